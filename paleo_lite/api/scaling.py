@@ -70,6 +70,7 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
 
 def resolve_cluster(question: Question, request: ClusterRequest, settings: Settings | None = None) -> ClusterCase:
     """Return the nouns of a question about many devices; raise PaleoError as `predict_cluster` does."""
+    from ..distributed.parallel_layout import check_workers
     from ..distributed.settings import Settings
     from ..timing.training_options import TrainingOptions
 
@@ -92,6 +93,9 @@ def resolve_cluster(question: Question, request: ClusterRequest, settings: Setti
             "several devices need their kind: give `--gpu`, or a topology that names it, such as "
             "'2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
+    if settings.parallel is not None:
+        for workers in request.worker_counts():
+            check_workers(workers, topology, settings.parallel)
     question = structs.replace(question, gpu=device or topology.device)
     workload, machine, model = resolve_question(question, is_by_layers=request.ppp_comm is not None)
     if request.feed is not None:

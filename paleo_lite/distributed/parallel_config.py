@@ -8,6 +8,7 @@ import msgspec
 
 from ..counting.work import COMPILED, MEGATRON
 from ..errors import BadValue, UnknownName
+from ..text import format_plural
 from ..timing.expert_kernels import EXPERT_KERNELS, check_stack
 from ..units import check_integer
 from .expert_exchange import DISPATCHERS
@@ -239,13 +240,15 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         """Set the virtual stages of a layout with a number of stages."""
         if stages % self.pipeline:
             raise BadValue(
-                f"`--schedule layout` must have a multiple of {self.pipeline} stages, the pipeline-parallel size "
-                f"(got {stages})"
+                f"`--schedule layout` must have {self.pipeline} stages, as `--pipeline` says, or a multiple of it with "
+                f"virtual stages (got {stages})"
             )
-        if self.virtual_stages not in (1, stages // self.pipeline):
+        of_each = stages // self.pipeline
+        if self.virtual_stages not in (1, of_each):
             raise BadValue(
-                f"`--schedule layout` has {stages // self.pipeline} stages per device: `--schedule interleaved` must "
-                f"be the same or left out (got {self.virtual_stages})"
+                f"`--schedule layout` has {stages} stages, {format_plural(of_each, 'virtual stage')} for each of "
+                f"{self.pipeline} pipeline stages: `--schedule interleaved` must be {of_each} or left out (got "
+                f"{self.virtual_stages})"
             )
         msgspec.structs.force_setattr(self, "virtual_stages", stages // self.pipeline)
 

@@ -41,12 +41,7 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
         raise BadValue("`--attention-data-parallel` is for `--phase prefill` and `decode`")
     if not network.blocks or network.lengths is None:
         raise BadValue(f"`--tensor` and `--pipeline` need a network from a config: not {network.name}")
-    if workers % config.devices_per_replica:
-        context = f" times `--context-parallel {config.context}`" if config.context > 1 else ""
-        raise BadValue(
-            f"`--tensor {config.tensor}` times `--pipeline {config.pipeline}`{context} must divide "
-            f"the number of workers (got {workers})"
-        )
+    check_workers(workers, topology, config)
     devices_per_stage = workers // config.pipeline
     if devices_per_stage % config.expert:
         raise BadValue(
@@ -75,6 +70,24 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
         )
     micro_batches = batch_size // (data * config.micro_batch_size)
     return Layout(data, micro_batches, tuple(stages))
+
+
+def check_workers(workers: int, topology: Topology, config: ParallelConfig) -> None:
+    """Raise BadValue if some devices of a topology are no whole replicas; the message names numbers that are."""
+    replica = config.devices_per_replica
+    if workers % replica == 0:
+        return
+    per_node = topology.devices_per_node
+    most = per_node if topology.between is None else workers + math.lcm(replica, per_node)
+    possible = [number for number in range(replica, most + 1, replica) if number <= per_node or number % per_node == 0]
+    below = [number for number in possible if number < workers][-1:]
+    above = [number for number in possible if number > workers][:1]
+    nearest = " or ".join(f"{number:,}" for number in (*below, *above))
+    context = f" times `--context-parallel {config.context}`" if config.context > 1 else ""
+    raise BadValue(
+        f"`--tensor {config.tensor}` times `--pipeline {config.pipeline}`{context} must divide the number of workers"
+        f"{f', such as {nearest}' if nearest else ''} (got {workers})"
+    )
 
 
 def single_device_config(config: ParallelConfig, batch_size: int) -> ParallelConfig:

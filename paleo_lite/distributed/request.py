@@ -120,8 +120,9 @@ class ClusterRequest(msgspec.Struct, frozen=True):
             return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
         if usual is None:
             raise BadValue(
-                f"several workers need a link: give `--link {_own_link(device)}`, "
-                "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
+                f"several workers need a link: give `--link {_own_link(device)}`, `--topology "
+                f"'2x {'k40m' if device is None else device.id} @ {_own_link(device)}, 16 nodes @ infiniband'` or "
+                "`--platform NAME`"
             )
         topology = usual.topology(max(counts), self.ppp_comm)
         return msgspec.structs.replace(topology, assumptions=(usual.name, *topology.assumptions))

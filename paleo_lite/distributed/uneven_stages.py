@@ -27,7 +27,9 @@ def balance_note(
     A layout that does not fit into memory although the one of the row does is not named.
     """
     config = settings.parallel
-    if config is None or config.pipeline == 1 or config.layout or topology.workers == 1:
+    if config is None or config.pipeline == 1 or topology.workers == 1:
+        return None
+    if "m" in config.layout:  # layers that predict further tokens, which are placed with the loss
         return None
     plan = plan_step(job, topology, row.batch_size, settings)
     block, stages, costs = plan.costs.block, plan.layout.stages, plan.costs

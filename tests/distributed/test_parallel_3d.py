@@ -201,7 +201,13 @@ def test_a_micro_batch_may_exceed_the_batch_of_a_single_worker():
 @pytest.mark.parametrize(
     ("network", "workers", "batch_size", "split", "message"),
     [
-        ("gpt2", 8, 8, {"tensor": 3}, r"`--tensor 3` times `--pipeline 1` must divide the number of workers \(got 8\)"),
+        (
+            "gpt2",
+            8,
+            8,
+            {"tensor": 3},
+            r"`--tensor 3` times `--pipeline 1` must divide the number of workers, such as 6 \(got 8\)",
+        ),
         ("gpt2", 8, 8, {"tensor": 8}, "--tensor 8 does not divide the 12 attention heads of gpt2"),
         ("gpt2", 8, 8, {"pipeline": 4, "layout": "Et*4|tt|t|tL"}, "`--schedule layout` has 8 blocks, but gpt2 has 12"),
         (
@@ -365,7 +371,7 @@ def test_embedding_and_head_may_count_as_blocks():
             "llama-3-8b",
             {"context": 3},
             r"`--tensor 1` times `--pipeline 1` times `--context-parallel 3` must divide "
-            r"the number of workers \(got 8\)",
+            r"the number of workers, such as 6 \(got 8\)",
         ),
     ],
 )

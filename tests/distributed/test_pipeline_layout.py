@@ -89,9 +89,9 @@ def test_devices_take_turns() -> None:
 
 def test_a_layout_determines_the_virtual_stages() -> None:
     assert ParallelConfig(pipeline=2, layout="Et|tt|tt|tL").virtual_stages == 2
-    with pytest.raises(BadValue, match="a multiple of 3 stages, the pipeline-parallel size"):
+    with pytest.raises(BadValue, match="must have 3 stages, as `--pipeline` says, or a multiple of it with virtual"):
         ParallelConfig(pipeline=3, layout="Et|tt|tt|tL")
-    with pytest.raises(BadValue, match="has 2 stages per device: `--schedule interleaved` must be the same"):
+    with pytest.raises(BadValue, match="has 4 stages, 2 virtual stages for each of 2 pipeline stages"):
         ParallelConfig(pipeline=2, virtual_stages=4, layout="Et|tt|tt|tL")
 
 

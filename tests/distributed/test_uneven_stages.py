@@ -45,3 +45,13 @@ def test_megatron_divides_evenly_and_pytorch_as_torchtitan() -> None:
     for options, layout in (({}, "8,8,8,8"), ({"execution": "compiled"}, "8,9,8,7")):
         default, stated = _asked(**options), _asked(**options, schedule=f"layout={layout}")
         assert default.time_s == pytest.approx(stated.time_s) and default.memory_bytes == stated.memory_bytes
+
+
+def test_a_given_layout_is_compared_with_a_balanced_one() -> None:
+    """Stages of 12 blocks beside stages of 4 have the note that the default has, with the same layout."""
+    note = _note(_asked(batch_size=8, schedule="layout=4,12,12,4"))
+    assert note is not None and "number 2" in note
+    default = _note(_asked(batch_size=8))
+    assert default is not None
+    assert re.findall("layout=[0-9,]+", note) == re.findall("layout=[0-9,]+", default)
+    assert _note(_asked(batch_size=8, schedule="layout=8,9,9,6")) is None

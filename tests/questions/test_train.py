@@ -320,3 +320,14 @@ def test_cut_cross_entropy_holds_no_logits() -> None:
     logits = {loss: answer.memory.memory.logits_bytes for loss, answer in answers.items()}
     assert logits["fp32"] > logits["fused"] > 1000 * logits["cut"]
     assert answers["cut"].time_s == answers["fused"].time_s
+
+
+def test_numbers_of_workers_that_suit_nodes_and_replicas_are_named() -> None:
+    """Replicas of 16 devices fill two nodes of eight; one of three devices fills no node alone."""
+    asked = {"network": "llama-3-8b", "gpu": "h100-sxm"}
+    with pytest.raises(BadValue, match=r"must divide the number of workers, such as 16 \(got 12\)"):
+        pl.train(**asked, workers=12, tensor=4, pipeline=4)
+    with pytest.raises(BadValue, match=r"must divide the number of workers, such as 6 or 24 \(got 16\)"):
+        pl.train(**asked, workers=16, pipeline=3)
+    with pytest.raises(BadValue, match="must be a multiple of 8, the devices per node, such as 8 or 16"):
+        pl.train(**asked, workers=12, tensor=4)
