@@ -14,10 +14,12 @@ from ..progress import report
 from .candidates import Candidate, Criteria, DeploymentAdvice, DraftChoice, mark_front, rank, within
 from .deployment import Deployment, PreparedDeployment
 from .figures import measure_figures
-from .outcomes import request_latencies, summarize
-from .requests import Demand, Traffic, generate_traffic
+from .outcomes import Outcome, request_latencies, summarize
+from .requests import REQUESTS_PER_USER, Demand, Traffic, generate_traffic
+from .saturation import in_progress
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
 from .splits import PoolEstimate, Split, can_split, choose_splits, estimate_splits
+from .steady import MeasuredSpan, middle_span, whole_span
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Limits of the batch that are tried."""
@@ -248,7 +250,8 @@ def _try_split(split: Split, demand: Demand, objectives: Sequence[Objective], cr
         traffic = _steady_traffic(demand, under_way, deployment)
     else:
         traffic = _arriving_traffic(demand, rate_per_s * share, under_way)
-    candidate = _simulate(prepared, split.batch_limit, traffic, objectives)
+    span_of = whole_span if rate_per_s is not None else lambda outcomes: _benchmark_span(outcomes, under_way)
+    candidate = _simulate(prepared, split.batch_limit, traffic, objectives, span_of)
     candidate = msgspec.structs.replace(
         candidate,
         requests_per_s=candidate.requests_per_s / deployment.replicas,
@@ -284,12 +287,14 @@ def _try_limit(
 ) -> Candidate:
     """Simulate a replica at a batch limit."""
     steady = _steady_traffic(demand, limit, prepared.deployment)
-    candidate = _simulate(prepared, limit, steady, objectives)
     rate_per_s = _finite_rate(demand)
+    spans = middle_span if rate_per_s is not None else _benchmark_span
+    candidate = _simulate(prepared, limit, steady, objectives, lambda outcomes: spans(outcomes, limit))
     if rate_per_s is None:
         candidate = _with_users_or_devices(candidate, demand.concurrency, criteria.devices)
     else:
-        low_per_s = min(candidate.requests_per_s, _low_rate(prepared, steady))
+        slow = middle_span(prepared.run(steady, prepared.slowest), limit)
+        low_per_s = min(candidate.requests_per_s, slow.requests_per_s)
         candidate = msgspec.structs.replace(candidate, low_requests_per_s=low_per_s)
         candidate = _with_replicas(candidate, rate_per_s / (1 - criteria.headroom))
         if candidate.missed:
@@ -313,17 +318,26 @@ def _at_rate(
 
 
 def _steady_traffic(demand: Demand, users: int, deployment: Deployment) -> Traffic:
-    """Return the requests of users who always have one under way, of whom the first round is left out."""
+    """Return the requests of users who always have one under way, of whom the first round is left out.
+
+    At a rate their first answers are as those that a server has in progress at any time, as in the saturation rate.
+    Otherwise they begin as the users of a benchmark do.
+    """
+    is_sustained = _finite_rate(demand) is not None
     traffic = generate_traffic(
         demand.inputs,
         demand.outputs,
         count=max(ROUNDS * users, 8),
         concurrency=users,
         seed=demand.seed,
-        drift_apart=deployment.engine.mixes_phases,
+        drift_apart=deployment.engine.mixes_phases and not is_sustained,
     )
+    output_tokens = traffic.output_tokens
+    if is_sustained:
+        output_tokens = np.concatenate([in_progress(output_tokens[:users]), output_tokens[users:]])
     # Only the first round sends all prompts at once.
-    return msgspec.structs.replace(traffic, left_out=np.arange(len(traffic)) < users)
+    left_out = np.arange(len(traffic)) < users
+    return msgspec.structs.replace(traffic, output_tokens=output_tokens, left_out=left_out)
 
 
 def _arriving_traffic(demand: Demand, rate_per_s: float, under_way: int) -> Traffic:
@@ -339,20 +353,31 @@ def _arriving_traffic(demand: Demand, rate_per_s: float, under_way: int) -> Traf
     return msgspec.structs.replace(traffic, left_out=np.arange(len(traffic)) < len(traffic) // ROUNDS)
 
 
-def _simulate(prepared: PreparedDeployment, limit: int, traffic: Traffic, objectives: Sequence[Objective]) -> Candidate:
+def _simulate(
+    prepared: PreparedDeployment,
+    limit: int,
+    traffic: Traffic,
+    objectives: Sequence[Objective],
+    span_of: Callable[[Sequence[Outcome]], MeasuredSpan],  # the part of the simulation that is measured
+) -> Candidate:
     """Return a deployment at a batch limit as a candidate, with what its traffic experiences."""
     simulated = prepared.simulate(traffic)
-    figures = measure_figures(simulated, prepared.deployment, int(traffic.input_tokens.sum()))
+    span = span_of(simulated.outcomes)
+    figures = measure_figures(simulated, prepared.deployment, int(traffic.input_tokens.sum()), span)
     latencies = request_latencies(simulated.outcomes)
     return _candidate(prepared.deployment, prepared.room.memory_bytes, limit, figures, latencies, objectives)
 
 
-def _low_rate(prepared: PreparedDeployment, traffic: Traffic) -> float:
-    """Return the requests per second of a replica with the iteration times at the upper end of their interval."""
-    outcomes = prepared.run(traffic, prepared.slowest)
-    start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
-    duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
-    return len(traffic) / duration_s
+def _benchmark_span(outcomes: Sequence[Outcome], users: int) -> MeasuredSpan:
+    """Return the span of a closed loop with the rates of a benchmark, which has more rounds in its middle."""
+    whole, middle = whole_span(outcomes), middle_span(outcomes, users)
+    further = max(REQUESTS_PER_USER - ROUNDS, 0) * users
+    further_s = further / middle.requests_per_s
+    requests = whole.requests_per_s * whole.seconds + further
+    tokens = sum(float(outcome.output_tokens.sum()) for outcome in outcomes)
+    tokens += further_s * (middle.output_tokens_per_s or 0.0)
+    seconds = whole.seconds + further_s
+    return MeasuredSpan(whole.start_s, whole.end_s, requests / seconds, tokens / seconds)
 
 
 def _with_replicas(candidate: Candidate, rate_per_s: float, factor: float = 1.0) -> Candidate:

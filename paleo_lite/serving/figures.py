@@ -103,7 +103,7 @@ def measure_figures(
     mean_output = sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / requests
     work = work_in(outcomes, span)
     latencies = request_latencies(outcomes)
-    tokens_per_s = span.requests_per_s * mean_output
+    tokens_per_s = span.output_tokens_per_s or span.requests_per_s * mean_output
     answered_tokens = tokens_per_s * span.seconds
     mean_tpot_s = float(latencies["tpot_s"].mean()) if len(latencies["tpot_s"]) else None
     blocks = sum(outcome.blocks for outcome in outcomes)

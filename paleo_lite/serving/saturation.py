@@ -1,13 +1,16 @@
-"""The saturation rate of a deployment: the requests per second that it sustains, however many wait.
+"""The saturation rate of a deployment: the requests per second that it sustains in the long run, however many wait.
 
-Requests without common beginnings all arrive at once. Where caches are to be found again, that would be another server:
-no prompt finds what is computed later, and sessions lose their turns. So users of a closed loop send those requests,
-whose caches are warm when the rate is taken; there are as many of them as give the highest rate, since caches of too
-many evict each other.
+Requests without common beginnings all arrive at once. The first answers are as long as those are that a server has in
+progress at any time: if all were whole, equal ones would end together for ever, which they do in no long run but that
+of a benchmark whose lengths are constant. Where caches are to be found again, a flood would be another server: no
+prompt finds what is computed later, and sessions lose their turns. So users of a closed loop send those requests, whose
+caches are warm when the rate is taken; there are as many of them as give the highest rate, since caches of too many
+evict each other.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +19,7 @@ import numpy as np
 from .deployment import PreparedDeployment
 from .outcomes import Outcome
 from .requests import Traffic
+from .steady import middle_span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +32,11 @@ if TYPE_CHECKING:
 Rates = tuple[float, float]
 """Requests and output tokens per second."""
 
-SATURATION_REQUESTS = 4
-"""Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
+SATURATION_REQUESTS, FEWEST_ROUNDS = 4.0, 2.5
+"""Requests of the simulation of saturation, as a multiple of those that run at the same time: usually, and at least."""
 
 MAX_SATURATION_REQUESTS = 6000
+"""Requests of a replica up to which there are as many as usual."""
 
 FIRST_USERS = 32
 """Users per replica with whom the search for the highest rate begins."""
@@ -60,24 +65,70 @@ def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expec
     """Return requests and output tokens per second when requests always wait."""
     if _has_common_prompts(traffic):
         return saturate_levels(prepared, traffic, [level])[level]
-    replicas = prepared.deployment.replicas
-    wanted = SATURATION_REQUESTS * prepared.engine.max_sequences * replicas
-    count = max(min(wanted, MAX_SATURATION_REQUESTS * replicas), 64 * replicas)
+    replicas, running = prepared.deployment.replicas, _count_running(prepared, traffic)
+    wanted = min(SATURATION_REQUESTS * running, MAX_SATURATION_REQUESTS)
+    count = math.ceil(max(wanted, FEWEST_ROUNDS * running, 64)) * replicas
     counted = traffic.counted
     index = counted[np.arange(count) % len(counted)]
-    adapters = None if traffic.adapters is None else traffic.adapters[index]
-    flood = Traffic(np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index], adapters=adapters)
+    if traffic.adapters is not None:
+        return _rates_with_adapters(prepared, traffic, index, level)
+    first = running * replicas
+    outputs = traffic.output_tokens[index]
+    if prepared.prefill is None:  # from a pool of prompts they come one after the other
+        outputs[:first] = in_progress(outputs[:first], replicas)
+    flood = Traffic(np.zeros(count), traffic.input_tokens[index], outputs)
     requests_per_s = tokens_per_s = 0.0
-    for outcome in prepared.run(flood, level):  # each replica has a rate of its own
-        finish_s, tokens = _in_order([outcome])
-        at_once = int((outcome.admitted_s <= finish_s[0]).sum())
-        is_steady = len(tokens) >= (SATURATION_REQUESTS - 1) * at_once and adapters is None
-        if not is_steady:  # answers end in bursts: of too few requests, or of one adapter after the other
-            requests, output = float(len(tokens) / finish_s[-1]), float(tokens.sum() / finish_s[-1])
-        else:
-            requests, output = _rates_between(finish_s, tokens, len(tokens) // 4, len(tokens) * 3 // 4)
-        requests_per_s += requests
-        tokens_per_s += output
+    for outcome in _in_turn(prepared).run(flood, level):  # each replica has a rate of its own
+        span = middle_span([outcome], min(running, len(outcome.finish_s) // 2))
+        requests_per_s += span.requests_per_s
+        tokens_per_s += span.output_tokens_per_s or 0.0
+    return requests_per_s, tokens_per_s
+
+
+def _in_turn(prepared: PreparedDeployment) -> PreparedDeployment:
+    """Return a deployment that gets requests in the order in which they are sent, however many at a time."""
+    engine = msgspec.structs.replace(prepared.engine, request_overhead_s=0.0)
+    prefill = None if prepared.prefill is None else _in_turn(prepared.prefill)
+    return msgspec.structs.replace(prepared, engine=engine, prefill=prefill)
+
+
+def _count_running(prepared: PreparedDeployment, traffic: Traffic) -> int:
+    """Return the requests of a replica that run at the same time while others wait, by its places and its cache.
+
+    In the mean a request has half of its answer, and what its engine reserves of the other half.
+    """
+    engine, counted = prepared.engine, traffic.counted
+    prompt = float(traffic.input_tokens[counted].mean()) * (1 - prepared.deployment.options.prefix_hit_rate)
+    answer = float(traffic.output_tokens[counted].mean())
+    held = prompt + (1 + engine.reserved_output) / 2 * answer
+    return max(min(engine.max_sequences, int(prepared.room.tokens / held)), 1)
+
+
+def in_progress(output_tokens: Ints, replicas: int = 1) -> Ints:
+    """Return what is left of answers in progress at any time: shares of them that are spread evenly, in random order.
+
+    Replicas take the requests in turn.
+    """
+    count = -(-len(output_tokens) // replicas)
+    shares = (np.random.default_rng(0).permutation(count) + 0.5) / count
+    left: Ints = np.maximum(np.rint(output_tokens * np.repeat(shares, replicas)[: len(output_tokens)]), 1)
+    return left.astype(np.int64)
+
+
+def _rates_with_adapters(prepared: PreparedDeployment, traffic: Traffic, index: Ints, level: str) -> Rates:
+    """Return the rates of requests that all come at once, whose adapters are in memory one after the other."""
+    assert traffic.adapters is not None
+    flood = Traffic(
+        np.zeros(len(index)),
+        traffic.input_tokens[index],
+        traffic.output_tokens[index],
+        adapters=traffic.adapters[index],
+    )
+    requests_per_s = tokens_per_s = 0.0
+    for outcome in prepared.run(flood, level):
+        finish_s = float(outcome.finish_s.max())
+        requests_per_s += len(outcome.finish_s) / finish_s
+        tokens_per_s += float(outcome.output_tokens.sum()) / finish_s
     return requests_per_s, tokens_per_s
 
 

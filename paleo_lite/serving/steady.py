@@ -23,6 +23,7 @@ class MeasuredSpan(NamedTuple):
     start_s: float
     end_s: float
     requests_per_s: float  # that are answered
+    output_tokens_per_s: float | None = None  # of them; None for those of answers of the mean length
 
     @property
     def seconds(self) -> float:
@@ -57,6 +58,24 @@ def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_
             return whole
         capacity_per_s = answered / (last_s - start_s)
     return MeasuredSpan(start_s, last_s, min(capacity_per_s, rate_per_s))
+
+
+def middle_span(outcomes: Sequence[Outcome], running: int) -> MeasuredSpan:
+    """Return the span after the first answers, and before the last ones.
+
+    As many as run at the same time begin together, and as many end while no others wait.
+    """
+    finish_s = np.concatenate([outcome.finish_s for outcome in outcomes])
+    order = np.argsort(finish_s)
+    finish_s = finish_s[order]
+    tokens = np.concatenate([outcome.output_tokens for outcome in outcomes])[order]
+    begin, end = running - 1, max(len(order) - running, running + 1) - 1
+    start_s, end_s = float(finish_s[begin]), float(finish_s[end])
+    if end_s <= start_s:  # all end together
+        begin, start_s = -1, min(float(outcome.arrival_s.min()) for outcome in outcomes)
+    seconds = end_s - start_s
+    answered = tokens[begin + 1 : end + 1]
+    return MeasuredSpan(start_s, end_s, len(answered) / seconds, float(answered.sum()) / seconds)
 
 
 class WorkInSpan(NamedTuple):

@@ -40,7 +40,7 @@ def candidate(**changes: Any) -> Candidate:
 @pytest.fixture(scope="module")
 def advised() -> Serving:
     result = pl.serve(
-        "llama-3-8b", gpu="h100-sxm,l40s", rate=20, slo="tpot=40ms", advise="cost", tensor=1, output_tokens=64
+        "llama-3-8b", gpu="h100-sxm,l40s", rate=20, slo="tpot=12ms", advise="cost", tensor=1, output_tokens=64
     )
     assert isinstance(result, Serving)
     return result
@@ -73,6 +73,25 @@ def test_the_rate_leaves_headroom_below_the_printed_lower_end(advised: Serving) 
     usual = pl.serve("llama-3-8b", gpu="h100-sxm", weights="fp8", rate=20, advise="cost", **SHORT)
     assert roomy.figures["saturation_requests_per_s"].low * (1 - 0.7) >= 20
     assert roomy.devices > usual.devices
+
+
+def test_the_table_says_of_full_load_what_the_answer_says(advised: Serving) -> None:
+    """Both are of a server with requests in all stages of their answers, for ever."""
+    assert advised.advice is not None and advised.advice.best is not None
+    best, tokens_per_s = advised.advice.best, advised.figures["saturation_tokens_per_s"].value
+    assert tokens_per_s is not None
+    assert best.tokens_per_s_per_gpu == pytest.approx(tokens_per_s / advised.devices, rel=0.03)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_table_says_of_users_what_their_benchmark_says(engine: str) -> None:
+    """The table simulates three rounds of requests, and the answer ten."""
+    result = pl.serve(
+        "llama-3-8b", gpu="h100-sxm", weights="fp8", tensor=1, concurrency=32, engine=engine, advise="cost"
+    )
+    assert result.advice.best.batch_limit == 32 and result.advice.best.prefill is None
+    answered = result.figures["output_tokens_per_s_per_gpu"].value
+    assert result.advice.best.tokens_per_s_per_gpu == pytest.approx(answered, rel=0.01)
 
 
 def test_the_page_marks_the_choice_and_names_whose_prices_it_has(advised: Serving) -> None:

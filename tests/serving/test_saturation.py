@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
-from paleo_lite.serving.saturation import _begin_anywhere, _repeat_sessions, saturate
+from paleo_lite.serving.saturation import _begin_anywhere, _repeat_sessions, in_progress, saturate
 from paleo_lite.serving.workloads import parse_workload
 
 
@@ -39,6 +40,33 @@ def test_more_places_than_requests_answer_no_burst() -> None:
         for places in (512, 4096)
     ]  # fmt: skip
     assert rates[0] < rates[1] < 1.1 * rates[0]
+
+
+def test_the_rate_is_that_of_the_long_run() -> None:
+    """Equal answers that begin together end together; those of users who come one by one, or of many lengths, do not.
+
+    An iteration that computes the prompt of one rank takes as long as one that computes those of all.
+    """
+    question = pl.Serve(
+        "deepseek-r1", gpu="h200-sxm", tensor=8, expert_parallel=8, attention_data_parallel=8, max_sequences=32
+    )
+    deployment = make_deployment(question)
+    rates = {}
+    for deviation in (0.0, 300.0):
+        lengths = Lengths(1024, deviation)
+        traffic = generate_traffic(lengths, lengths, count=2500, rate_per_s=1.0)
+        rates[deviation] = saturate(deployment.prepare(traffic), traffic)[0]
+    assert rates[0.0] == pytest.approx(rates[300.0], rel=0.06)
+    crowd = generate_traffic(lengths, lengths, count=2500, rate_per_s=1.1 * rates[300.0], seed=1)
+    finish_s = np.sort(deployment.prepare(crowd).run(crowd)[0].finish_s)
+    answered_per_s = 1000 / (finish_s[2000] - finish_s[1000])
+    assert rates[300.0] == pytest.approx(answered_per_s, rel=0.03)
+
+
+def test_answers_in_progress_have_any_part_left() -> None:
+    left = in_progress(np.full(200, 1000), replicas=2)
+    assert sorted(left[::2].tolist()) == sorted(left[1::2].tolist()) == list(range(5, 1000, 10))
+    assert in_progress(np.array([1])).tolist() == [1]
 
 
 def test_prompts_that_are_cached_are_answered_at_the_rate_of_cached_ones(deployment: Deployment) -> None:
