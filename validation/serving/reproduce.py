@@ -64,7 +64,11 @@ def compare(point: PublishedServing) -> list[ReproducedFigure]:
     options: dict[str, Any] = {}
     for setting in filter(None, point.options.split(";")):
         name, _, value = setting.partition("=")
-        options[name] = float(value) if "." in value else int(value)
+        number = float(value) if "." in value else int(value)
+        if name == "receive_interval":
+            options["engine_settings"] = f"receive-interval={number}"
+        else:
+            options[name] = number
     arguments: dict[str, Any] = {"rate": point.rate} if point.rate else {"concurrency": point.concurrency}
     result = _serve(
         point.network, point.gpu, point.tensor, point.pipeline, point.precision, point.weights, point.kv_cache,
