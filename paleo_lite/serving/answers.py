@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from ..timing.answer import Answer
 from ..timing.intervals import Z_90
 from .candidates import DeploymentAdvice
 from .classes import ClassAnswer, RequestClass, answer_classes
-from .deployment import LEVELS, PreparedDeployment
+from .deployment import LEVELS, Deployment, PreparedDeployment
 from .elastic import Count, count_lives
 from .energy import draw_power_of_all
 from .figures import (
@@ -30,11 +30,12 @@ from .figures import (
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch, to_launch
 from .notes import mean_context, notes_of
-from .outcomes import Outcome, request_latencies, summarize
+from .outcomes import request_latencies, summarize
+from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
 from .requests import Traffic
 from .saturation import saturate_levels
-from .steady import steady_span, whole_span
+from .steady import MeasuredSpan, steady_span, whole_span
 
 
 class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
@@ -214,6 +215,15 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         return self.figures["joules_per_request"].value
 
 
+class _AtLevel(NamedTuple):
+    """Traffic at one level of the iteration times."""
+
+    simulated: Simulated
+    span: MeasuredSpan  # in which throughputs are measured
+    latencies: dict[str, dict[str, float | None]]  # mean and quantiles of each of `LATENCIES`
+    figures: dict[str, float | None]
+
+
 def answer(
     prepared: PreparedDeployment,
     traffic: Traffic,
@@ -225,40 +235,16 @@ def answer(
 ) -> Serving:
     """Simulate traffic at the expected iteration times and at both ends of their interval."""
     deployment = prepared.deployment
-    has_interval = bool(prepared.tables.relative_low)
-    levels = LEVELS if has_interval else ("expected",)
-    outcomes: dict[str, Sequence[Outcome]] = {}
-    latencies: dict[str, dict[str, dict[str, float | None]]] = {}
-    figures: dict[str, dict[str, float | None]] = {}
-    input_tokens = int(traffic.input_tokens.sum())
+    levels = LEVELS if prepared.tables.relative_low else ("expected",)
     saturated = saturate_levels(prepared.lasting, traffic, levels) if saturation else {}
-    for level in levels:
-        simulated = prepared.simulate(traffic, level)
-        outcomes[level] = simulated.outcomes
-        arrays = request_latencies(simulated.outcomes)
-        latencies[level] = {name: summarize(values) for name, values in arrays.items()}
-        span = steady_span(simulated.outcomes, traffic.rate_per_s, saturated[level][0] if level in saturated else None)
-        figures[level] = measure_figures(simulated, deployment, input_tokens, span)
-        if level in saturated:
-            requests_per_s, tokens_per_s = saturated[level]
-            figures[level]["saturation_requests_per_s"] = requests_per_s
-            figures[level]["saturation_tokens_per_s"] = tokens_per_s
-        if level == "expected":
-            expected, expected_span = simulated, span
+    at_levels = {level: _simulate_level(prepared, traffic, level, saturated.get(level)) for level in levels}
+    expected = at_levels["expected"]
+    simulated = expected.simulated
+    outcomes = {level: at_level.simulated.outcomes for level, at_level in at_levels.items()}
     on_device = deployment.on_device
     timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
-    rate_per_s = traffic.rate_per_s
-    all_notes = notes_of(prepared, traffic, figures["expected"], notes)
-    added = {name: Z_90 * deviation for name, deviation in prepared.latency_deviations.items()}
-    present = [name for name in ALL_FIGURES if name in figures["expected"]]
-    shown = {name: make_figure([figures[level][name] for level in levels]) for name in present}
-    replicas = mean_replicas(expected, deployment, expected_span)
-    drawn = draw_power_of_all(expected.outcomes, deployment, input_tokens, expected_span, expected.prefill, replicas)
-    if drawn is not None:
-        below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
-        shown |= {name: widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
-        shown["watts_per_gpu"] = at_most(shown["watts_per_gpu"], device.power_w)
+    all_notes = notes_of(prepared, traffic, expected.figures, notes)
     launchable = to_launch(prepared, traffic)
     launched = launch(launchable)
     all_notes += launched.notes
@@ -279,19 +265,9 @@ def answer(
         devices=deployment.devices,
         traffic=description,
         requests=len(traffic),
-        duration_s=whole_span(expected.outcomes).seconds,
-        latencies={
-            name: {
-                part: widen(
-                    make_figure([latencies[level][name][part] for level in levels]),
-                    below=added.get(name, 0.0),
-                    above=added.get(name, 0.0),
-                )
-                for part in parts
-            }
-            for name, parts in latencies["expected"].items()
-        },
-        figures=shown,
+        duration_s=whole_span(simulated.outcomes).seconds,
+        latencies=_latencies_of(list(at_levels.values()), prepared.latency_deviations),
+        figures=_figures_of(at_levels, deployment, traffic),
         weights_bytes=prepared.room.weights_bytes,
         activations_bytes=prepared.room.activations_bytes,
         cache_bytes=prepared.room.cache_bytes,
@@ -306,23 +282,65 @@ def answer(
         launch_command=launched.command,
         kernels=time_decode_kernels(
             on_device,
-            figures["expected"]["mean_sequences"] or 1.0,
+            expected.figures["mean_sequences"] or 1.0,
             mean_context(traffic),
             None if deployment.adapters is None else (deployment.adapter_cost, deployment.adapters.slots),
         ),
-        offered_requests_per_s=rate_per_s,
+        offered_requests_per_s=traffic.rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
-        prefix_hit_rates=hit_rates(expected.prefill or expected.outcomes),
+        prefix_hit_rates=hit_rates(simulated.prefill or simulated.outcomes),
         classes=answer_classes(classes, outcomes) if classes else None,
-        replica_counts=tuple(count_lives(expected.lives)) or None,
+        replica_counts=tuple(count_lives(simulated.lives)) or None,
         longest_request=launchable.longest_request,
         prefill_pool=describe_prefill(
             prepared,
             traffic,
-            expected.prefill,
-            expected_span,
+            simulated.prefill,
+            expected.span,
             launched.prefill_command,
             None if launchable.prefill is None else launchable.prefill.longest_request,
         ),
         price_cloud=None if deployment.listing is None else deployment.listing.cloud or None,
     )
+
+
+def _simulate_level(
+    prepared: PreparedDeployment,
+    traffic: Traffic,
+    level: str,
+    saturated: tuple[float, float] | None,  # requests and tokens per second at saturation; None where not computed
+) -> _AtLevel:
+    """Return what requests experience at one level of the iteration times."""
+    simulated = prepared.simulate(traffic, level)
+    latencies = {name: summarize(values) for name, values in request_latencies(simulated.outcomes).items()}
+    span = steady_span(simulated.outcomes, traffic.rate_per_s, None if saturated is None else saturated[0])
+    figures = measure_figures(simulated, prepared.deployment, int(traffic.input_tokens.sum()), span)
+    if saturated is not None:
+        figures["saturation_requests_per_s"], figures["saturation_tokens_per_s"] = saturated
+    return _AtLevel(simulated, span, latencies, figures)
+
+
+def _latencies_of(levels: Sequence[_AtLevel], deviations: dict[str, float]) -> dict[str, dict[str, Figure]]:
+    """Return the latencies with intervals, to which deviations of their logarithms beside those of the levels add."""
+    latencies: dict[str, dict[str, Figure]] = {}
+    for name, parts in levels[0].latencies.items():
+        added = Z_90 * deviations.get(name, 0.0)
+        figures = {part: make_figure([level.latencies[name][part] for level in levels]) for part in parts}
+        latencies[name] = {part: widen(figure, below=added, above=added) for part, figure in figures.items()}
+    return latencies
+
+
+def _figures_of(levels: dict[str, _AtLevel], deployment: Deployment, traffic: Traffic) -> dict[str, Figure]:
+    """Return the further figures with intervals; those of energy are also as uncertain as the power of the devices."""
+    simulated, span, _, measured = levels["expected"]
+    present = [name for name in ALL_FIGURES if name in measured]
+    figures = {name: make_figure([level.figures[name] for level in levels.values()]) for name in present}
+    replicas = mean_replicas(simulated, deployment, span)
+    input_tokens = int(traffic.input_tokens.sum())
+    drawn = draw_power_of_all(simulated.outcomes, deployment, input_tokens, span, simulated.prefill, replicas)
+    if drawn is None:
+        return figures
+    below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
+    figures |= {name: widen(figures[name], below, above) for name in ENERGY_FIGURES if name in figures}
+    limit_w = deployment.on_device.machine.device.power_w
+    return figures | {"watts_per_gpu": at_most(figures["watts_per_gpu"], limit_w)}
