@@ -142,7 +142,7 @@ _COLUMNS = select_columns(
     "tpot_p50_s", "latency_p99_s", "output_tokens_per_s_per_gpu", "output_tokens_per_s_per_user",
     "saturation_requests_per_s", "cache_occupancy", "usd_per_h", "usd_per_million_output_tokens",
     "joules_per_million_output_tokens", "time_s", "interval", "answer", "time_per_image_s", "bound_s",
-    "throughput_per_s", "scaling_efficiency", "memory_bytes", find_column("flops_efficiency", key="efficiency"),
+    "throughput_per_s", "scaling_efficiency", "memory_bytes", "fits", find_column("flops_efficiency", key="efficiency"),
     "usd_per_million", "hours", "cost_usd", "energy_j", "kwh", "site_kwh", "electricity_usd", "co2_g", "time_model",
     drop=(
         "collective", "pipeline", "scaling_efficiency", "time_model", "scaling", "link", "strategy", "execution",
@@ -166,7 +166,10 @@ def comparison_page(comparison: Comparison) -> Document:
     compared = [OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name for name in comparison.compared]
     shared = [name for name in _shared_columns(rows) if name not in compared]
     first = [columns.get(name, option_column(name)).replace(drop_order=0) for name in compared]
-    others = [column for column in _COLUMNS if column.key not in (*shared, *compared)]
+    hidden = [*shared, *compared]
+    if all(row.get("fits") is not False for row in rows):
+        hidden.append("fits")
+    others = [column for column in _COLUMNS if column.key not in hidden]
     facts = conclusions(comparison)
     facts += [(columns[name].heading, columns[name].text(rows[0])) for name in shared if name in stated]
     priced = [

@@ -169,6 +169,15 @@ def test_several_values_are_compared() -> None:
     assert all(row["generation_s"] > 0 for row in compared.rows)
 
 
+def test_devices_into_which_a_step_does_not_fit_are_marked_beside_others() -> None:
+    question = {**SMALL, "network": "qwen3-8b"}
+    (table,) = pl.rl(**{**question, "gpu": ["h100-sxm", "l40s"]}).document().tables
+    fits = next(column for column in table.columns if column.key == "fits")
+    assert [fits.text(row) for row in table.rows] == ["yes", "no"]
+    (table,) = ask(gpu=["h100-sxm", "l40s"]).document().tables
+    assert not [column for column in table.columns if column.key == "fits"]
+
+
 def test_the_command_prints_a_step() -> None:
     words = "rl qwen3-0.6b --gpu h100-sxm --prompts 16 --samples-per-prompt 8 --response-tokens 400 --steps 5"
     said = CliRunner().invoke(main, words.split())

@@ -69,3 +69,12 @@ def test_bars_add_up_to_the_memory_and_large_ones_are_cut_off(ranges):
     assert spec["title"]["text"] == f"Up to {ranges.over_batch[0].fit.largest_batch:,} sequences of 4,096 tokens " \
         "fit into memory"  # fmt: skip
     assert "cut off" in " ".join(spec["title"]["subtitle"])
+
+
+def test_a_title_counts_a_single_sequence_as_one():
+    pytest.importorskip("altair")
+    from paleo_lite.reporting.charts.memory import memory_chart
+
+    # 16.06 GB of weights, and 5.24 GB of keys and values per sequence, in 24 GB.
+    ranges = memory_ranges("llama-3.1-8b", gpu="rtx3090", sequence_length=40_000, batch_sizes="1", token_counts="256")
+    assert memory_chart(ranges).to_dict()["title"]["text"] == "Only one sequence of 40,000 tokens fits into memory"

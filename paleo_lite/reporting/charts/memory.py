@@ -69,6 +69,8 @@ def _memory_title(ranges: MemoryRanges) -> str:
     largest = first.fit.largest_batch
     if largest is None:
         return f"Not even one sequence of {first.tokens:,} tokens fits into memory"
+    if largest == 1:
+        return f"Only one sequence of {first.tokens:,} tokens fits into memory"
     return f"Up to {largest:,} sequences of {first.tokens:,} tokens fit into memory"
 
 
