@@ -222,8 +222,9 @@ class AttentionOptions(Options):
 
     attention: str | None = option(
         group=ENGINE_GROUP, type=Names("attention", ".timing.attention:ATTENTION_NAMES"),
-        help="Implementation of attention: eager (writes the scores to memory), sdpa (PyTorch's choice), flash2, "
-        "flash3 (Hopper), cudnn (Hopper, Blackwell). [default: that of the config; flash2 up to Hopper, then cudnn]",
+        help="Implementation of attention: eager (writes the scores to memory), sdpa (PyTorch's choice), flash1, "
+        "flash2, flash3 (Hopper), cudnn (Hopper, Blackwell). [default: that of the config; flash2 up to Hopper, then "
+        "cudnn]",
     )  # fmt: skip
 
 
@@ -312,12 +313,12 @@ class UpdateOptions(Options):
     training_settings: dict[str, Any] | str | None = option(
         group=TRAINING_GROUP, type=TRAINING_SETTINGS, metavar="KEY=VALUE,...",
         help="Details of a training step: attention=NAME (its implementation: eager, which writes the scores to "
-        "memory, sdpa, flash2, flash3, cudnn; by default that of the config, or flash2 up to Hopper, then cudnn), "
-        "loss=fp32|fused|cut|N (cross entropy of a language model: in fp32, fused in one kernel as in flash-attn, "
-        "Liger and Transformer Engine, cut as in Apple's, which holds no logits, or head and loss for one N-th of the "
-        "tokens at a time; by default fp32, and fused with --execution megatron from Hopper on), gradients=fp32 (of "
-        "mixed precision) or released (every layer is updated in the backward pass, so that only one layer's "
-        "gradients are in memory).",
+        "memory, sdpa, flash1, flash2, flash3, cudnn; by default that of the config, or flash2 up to Hopper, then "
+        "cudnn), loss=fp32|fused|cut|N (cross entropy of a language model: in fp32, fused in one kernel as in "
+        "flash-attn, Liger and Transformer Engine, cut as in Apple's, which holds no logits, or head and loss for one "
+        "N-th of the tokens at a time; by default fp32, and fused with --execution megatron from Hopper on), "
+        "gradients=fp32 (of mixed precision) or released (every layer is updated in the backward pass, so that only "
+        "one layer's gradients are in memory).",
     )  # fmt: skip
 
     @property

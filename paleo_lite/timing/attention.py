@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,6 +11,11 @@ from ..counting import Layer
 from ..errors import BadValue, UnknownName
 from ..machines import Device
 from .features import CLASS_INDEX, UPDATE, Features
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 EAGER = "eager"
 """Attention as separate products and a softmax, which writes the scores to memory."""
@@ -35,19 +40,28 @@ RECOMPUTATION = 2.5 / 2
 class KernelShares(NamedTuple):
     """Shares of the peak that the forward and the backward kernel reach, of the FLOPs that each executes."""
 
-    # For causal attention with heads of 128 and long sequences.
+    # With heads of 128 and so many keys that the start does not matter.
     forward: float
     backward: float
+    # Keys in whose time a kernel starts and ends the keys of a query. The share of the peak rises with the mean number
+    # of keys of a query, which a short sequence, a causal mask or a window reduce.
+    start_keys: float
     # Power of the head dimension over 128 with which the shares of narrower heads fall: 1 where the exponentials, one
     # per score, take the time.
     narrow_exponent: float = 0.0
-    window_overhead: float = 0.0  # keys in whose time a kernel starts and ends the window of a query
+    wide_exponent: float = 0.0  # the same power of wider heads, whose shares rise where the exponentials take the time
     skips_masked: bool = True  # whether the backward kernel leaves out the keys outside a window
 
     @property
     def counted_backward(self) -> float:
         """Share of the peak in the backward pass, of the counted FLOPs, which leave out the recomputed scores."""
         return self.backward / RECOMPUTATION
+
+    def slowdowns(self, features: Features) -> Floats:
+        """Return by how much longer each entry takes than at the peak: attention in these kernels; 1 of all others."""
+        shares = np.where(features.pass_number == 0, self.forward, self.counted_backward)
+        is_attention = (features.work_class == CLASS_INDEX["attention"]) & (features.pass_number < UPDATE)
+        return np.where(is_attention, (1 + self.start_keys * features.inverse_keys) / shares, 1.0)
 
 
 class FusedAttention(NamedTuple):
@@ -62,40 +76,57 @@ class FusedAttention(NamedTuple):
 
 
 ATTENTIONS = {
+    "flash1": FusedAttention(
+        "FlashAttention (Dao et al. 2022), as of 2022 and early 2023, also as Triton's kernel and in PyTorch until 2.1",
+        {
+            # On an A100 the forward pass reaches 30 to 50% of the peak and the backward pass 25 to 35% (Dao 2023,
+            # introduction; the middle, with 16,384 tokens). On other devices both are to FlashAttention 2 as on an
+            # A100, and start like it.
+            "8.0": KernelShares(0.413, 0.310, start_keys=260),
+            "8": KernelShares(0.371, 0.278, start_keys=260),
+            "9": KernelShares(0.246, 0.205, start_keys=260),
+        },
+    ),
     "flash2": FusedAttention(
         "FlashAttention 2 (Dao 2023), whose kernels use the matrix instructions of Ampere",
         {
-            # Forward: vLLM's FlashAttention 2 in modern/attention_modern.csv.gz; backward: 63% of the peak where the
-            # forward pass reaches 73% (Dao 2023, abstract).
-            "8.0": KernelShares(0.57, 0.49),
-            "8": KernelShares(0.52, 0.45),
-            # 335 and 322 TFLOP/s of 989 (Shah et al. 2024, FlashAttention-3, figures 5 and 6).
-            "9": KernelShares(0.34, 0.33),
+            # Forward: vLLM's FlashAttention 2 in modern/attention_modern.csv.gz, on an A100 and an L40S, fitted over
+            # 512 to 16,384 tokens; backward: 63% of the peak where the forward pass reaches 73% (Dao 2023, abstract).
+            "8.0": KernelShares(0.587, 0.507, start_keys=260),
+            "8": KernelShares(0.527, 0.455, start_keys=260),
+            # 335 and 322 TFLOP/s of 989 with 16,384 tokens (Shah et al. 2024, FlashAttention-3, figures 5 and 6).
+            "9": KernelShares(0.350, 0.336, start_keys=260),
         },
     ),
     "flash3": FusedAttention(
         "FlashAttention 3 (Shah et al. 2024), for Hopper",
-        # 616 and 561 TFLOP/s of 989 (figures 5 and 6); the forward kernels of vLLM and SGLang reach 0.62 and 0.61 in
-        # modern/attention_modern.csv.gz, and with heads of 64 0.79 and 0.82 of that.
-        {"9": KernelShares(0.62, 0.57, narrow_exponent=0.3)},
+        # 616 and 561 TFLOP/s of 989 with 16,384 tokens (figures 5 and 6). The forward kernels of vLLM and SGLang start
+        # in the time of 570 and 360 keys in modern/attention_modern.csv.gz; with heads of 64 they reach 0.79 and 0.82
+        # of their rates.
+        {"9": KernelShares(0.657, 0.598, start_keys=450, narrow_exponent=0.3)},
     ),
     "cudnn": FusedAttention(
         "cuDNN's fused attention, as Transformer Engine and PyTorch on Blackwell call it",
         {
-            # 539 and 516 TFLOP/s of 989 (Shah et al. 2024, figures 5 and 6).
-            "9": KernelShares(0.545, 0.52, narrow_exponent=0.3, window_overhead=900),
-            # Medians of causal attention of 4,096 to 16,384 tokens in modern/attention_training_cudnn.csv; narrow heads
-            # and windows from its rows of gpt-oss.
-            "10": KernelShares(0.634, 0.457, narrow_exponent=0.8, window_overhead=900),
-            "10.3": KernelShares(0.742, 0.522, narrow_exponent=0.8, window_overhead=900),
+            # 539 and 516 TFLOP/s of 989 with 16,384 tokens (Shah et al. 2024, figures 5 and 6); TensorRT-LLM's kernels
+            # start in the time of 590 keys in modern/attention_modern.csv.gz.
+            "9": KernelShares(0.585, 0.560, start_keys=600, narrow_exponent=0.3),
+            # Causal attention of 2,048 to 32,768 tokens in modern/attention_training_cudnn.csv, backward without
+            # determinism, which Transformer Engine does not ask for; narrow heads from its windows of 128 keys.
+            "10": KernelShares(0.722, 0.570, start_keys=600, narrow_exponent=0.8),
+            "10.3": KernelShares(0.851, 0.645, start_keys=600, narrow_exponent=0.8),
         },
     ),
     "cudnn-mxfp8": FusedAttention(
         "cuDNN's fused attention of queries, keys and values in MXFP8 (Transformer Engine's fp8_dot_product_attention)",
-        # The same table; shares of the peak in bf16. The backward kernel computes all keys of a window.
+        # The same table; shares of the peak in bf16. The backward kernel computes the keys that a causal mask leaves.
         {
-            "10.0": KernelShares(0.8, 0.573, narrow_exponent=1.0, window_overhead=1450, skips_masked=False),
-            "10.3": KernelShares(1.091, 0.625, narrow_exponent=1.0, window_overhead=1450, skips_masked=False),
+            "10.0": KernelShares(
+                0.858, 0.591, start_keys=600, narrow_exponent=1.0, wide_exponent=0.5, skips_masked=False
+            ),
+            "10.3": KernelShares(
+                1.171, 0.644, start_keys=600, narrow_exponent=1.0, wide_exponent=0.5, skips_masked=False
+            ),
         },
     ),
 }
@@ -153,13 +184,17 @@ def kernel_shares(name: str | None, device: Device) -> KernelShares | None:
 
 
 def layer_slowdowns(shares: KernelShares, layer: Layer) -> tuple[float, float]:
-    """Return by how much longer the forward and the backward pass of attention take for narrow heads and windows."""
-    narrow = max(REFERENCE_HEAD / layer.inputs[0][-1], 1.0) ** shares.narrow_exponent
+    """Return by how much longer the passes of attention take than `KernelShares.slowdowns` says, for its shape.
+
+    The first is the forward pass. Narrow heads slow both down, keys outside a window that are computed the second.
+    """
+    ratio = REFERENCE_HEAD / layer.inputs[0][-1]
+    narrow: float = ratio ** (shares.narrow_exponent if ratio > 1 else shares.wide_exponent)
     window = layer.attributes.get("window")
-    if window is None:
+    if window is None or shares.skips_masked:
         return narrow, narrow
-    within = narrow * (1 + shares.window_overhead / window)
-    return within, within if shares.skips_masked else narrow * max(layer.inputs[1][-2] / window, 1.0)
+    causal_keys = layer.inputs[1][-2] / 2
+    return narrow, narrow * max((causal_keys + shares.start_keys) / (window + shares.start_keys), 1.0)
 
 
 def scale_class(features: Features, work_class: str, forward: float, backward: float) -> Features:

