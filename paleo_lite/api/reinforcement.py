@@ -187,6 +187,7 @@ def make_job(question: Rl, device: Device, mean_tokens: float, unit: int = 0) ->
             calibration=calibration,
             clock=question.clock,
             unit=question.unit,
+            attention=question.attention,
         )
     )
     return Job(workload, machine, model)
@@ -233,6 +234,7 @@ def time_trainer_of(question: Rl, devices: Devices, job: Job, lengths: Ints, con
         micro_batch_size=size,
         sharding=question.used_sharding,
         execution=question.execution,
+        attention=question.attention,
         recompute=question.recompute or ("" if is_tuned else "full"),
     )
     batching = Batching(tokens, size, question.updates_per_step, framework.is_balanced)

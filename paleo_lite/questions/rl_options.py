@@ -14,6 +14,7 @@ from .completion import NETWORK, PLATFORM
 from .names import Names
 from .option import Several, option
 from .records import (
+    ATTENTION,
     CACHE_FORMATS,
     COST_GROUP,
     ENGINE_GROUP,
@@ -151,6 +152,11 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         metavar="NAME",
         help="Activation recomputation: none, selective, full. [default: with Megatron-LM from Hopper on as much "
         "as the memory requires, otherwise full]",
+    )  # fmt: skip
+    attention: Several[str | None] = option(
+        group=TRAINING_GROUP, type=ATTENTION, metavar="NAME",
+        help="Implementation of attention of the trainer: eager, sdpa, flash1, flash2, flash3, cudnn. [default: flash2 "
+        "up to Hopper, then cudnn; with Megatron-LM from Hopper on cudnn]",
     )  # fmt: skip
     lora: Several[int | None] = option(
         group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="RANK",

@@ -29,8 +29,8 @@ def ask(**changes: Any) -> Any:
     return pl.rl(**{**SMALL, **changes})
 
 
-def test_rl_has_at_most_45_options() -> None:
-    assert len(options_of(Rl)) <= 45
+def test_rl_has_at_most_46_options() -> None:
+    assert len(options_of(Rl)) <= 46
 
 
 def test_only_language_models_are_trained_so() -> None:
@@ -74,6 +74,7 @@ def test_what_makes_a_phase_longer(changes: dict[str, Any], phase: str) -> None:
         ({"speculation": "tokens=3,acceptance=0.8"}, "generation"),
         ({"workers": 16}, "update"),
         ({"precision": "fp8"}, "update"),
+        ({"attention": "flash3"}, "update"),
     ],
 )
 def test_what_makes_a_phase_shorter(changes: dict[str, Any], phase: str) -> None:
@@ -143,6 +144,7 @@ def test_steps_and_epochs_cost_hours() -> None:
         ({"algorithm": "dpo", "rollout_tensor": 2}, "`--rollout-tensor` is for rollouts, and `--algorithm dpo` learns"),
         ({"algorithm": "dpo", "advise": True}, "`--advise` is for rollouts"),
         ({"algorithm": "sft", "reference": "yes"}, "`--reference yes` is not for `--algorithm sft`"),
+        ({"gpu": "a100-sxm-80gb", "attention": "flash3"}, "`--attention flash3` has kernels for compute capability 9"),
         ({"network": None}, "`rl` needs a language model"),
         ({"gpu": None}, "give the device with `--gpu`"),
         ({"prompts": 1, "samples_per_prompt": 4}, "4 samples are fewer than the 8 engines"),

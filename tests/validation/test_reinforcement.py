@@ -49,6 +49,7 @@ def test_every_row_of_the_frameworks_is_asked_or_refused_with_a_reason() -> None
     steps = [row for row in asked if row.part == STEP]
     assert all(row.time_s is not None and row.phases["generation"] < row.time_s for row in steps)
     assert all(seconds >= 0 for row in asked for seconds in row.phases.values())
+    assert {row.question.attention for row in asked if "micro-step" in row.source} == {None, "flash3"}
 
 
 @pytest.mark.needs_data

@@ -217,6 +217,7 @@ def _micro_step_row(row: dict[str, str]) -> RlMeasurement:
     question = _question(
         row, prompts=workers, samples_per_prompt=1, prompt_tokens=1, response_tokens=tokens - 1.0, max_tokens=tokens,
         micro_batch=1, micro_batch_tokens=None, sharding="full-shard", recompute="full",
+        attention="flash3" if "attention FA3" in row["notes"] else None,
     )  # fmt: skip
     return _row(row, TRAINER, question, None, {"update": float(row["update_actor_s"])})
 
