@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import click
 import pytest
 
+import paleo_lite
 from paleo_lite.cli import main
 from paleo_lite.reporting.calibrations import _ERROR_COLUMNS
 from test_floors import FLOORS
@@ -362,3 +363,44 @@ def test_formulas_page_names_existing_code():
             source = (ROOT / "paleo_lite" / file).read_text()
             for name in re.findall(r"`(\w+)`", names):
                 assert re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b", source, re.MULTILINE), (file, name)
+
+
+FOREIGN_OPTIONS = {
+    # Servers, clients and trainers
+    "--append-result", "--enable-dp-attention", "--enable-expert-parallel", "--enable-priority-scheduling",
+    "--max-loras", "--max-loras-per-batch", "--model-path", "--moe-flex-dispatcher-backend", "--num-scheduler-steps",
+    "--parallel", "--pipeline-model-parallel-layout", "--pp", "--recompute-modules", "--save-result",
+    "--scheduler-recv-interval", "--scheduling-policy",
+    # Profilers and what prints their output
+    "--csv", "--hip-trace", "--id", "--kernel-trace", "--label", "--memory-copy-trace", "--metrics", "--output-format",
+    "--page", "--print-gpu-trace", "--query-gpu", "--stats", "--summary", "--timestamps", "--type",
+    # PALEO's own, pip, and the scripts of this repository
+    "--networks", "--per-family",
+}  # fmt: skip
+"""Options in the pages that are those of other programs."""
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?!\w)")  # options with _ are those of others
+
+
+def options_of(command, context):
+    """Return the options of a command and of those below it."""
+    names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        names |= options_of(command.get_command(context, name), context)
+    return names
+
+
+def test_options_and_functions_that_pages_name_exist():
+    """Also those in the middle of a sentence; the page on upgrading names those that are gone."""
+    known = options_of(main, click.Context(main)) | FOREIGN_OPTIONS | {"--help"}
+    pages = {
+        name: text for name, text in TEXTS.items() if not name.endswith(("upgrade.md", "paleo.md", "CHANGELOG.md"))
+    }
+    named = [(name, option) for name, text in pages.items() for option in OPTION.findall(text)]
+    assert len(named) > 1000
+    assert sorted({(name, option) for name, option in named if option not in known}) == []
+    called = [
+        (name, word) for name, text in pages.items() for word in re.findall(r"(?:`|\s)(?:pl|paleo_lite)\.(\w+)\(", text)
+    ]
+    assert len(called) >= 20
+    assert [(name, word) for name, word in called if not hasattr(paleo_lite, word)] == []
