@@ -103,7 +103,7 @@ LEFT_OUT = "(rows that the table leaves out)"
 """Name of a row with the device time of what ``row_limit`` or the person who copied the table left out."""
 
 
-class _DeviceTimes(NamedTuple):
+class _TableTimes(NamedTuple):
     """Device times of a table in ns."""
 
     total_ns: float  # as printed below the table; 0 without it
@@ -111,7 +111,7 @@ class _DeviceTimes(NamedTuple):
     annotated_ns: float  # of the kernels within annotations, which the total counts twice before PyTorch 2.4
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], _DeviceTimes]:
+def _read(path: Path) -> tuple[list[dict[str, Any]], _TableTimes]:
     """Return the rows of a table, and its device times."""
     tables: list[_PrintedTable] = []
     lines = list(_cells(path, tables))  # a table that is cut is refused before the row at its end is read
@@ -125,7 +125,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], _DeviceTimes]:
             annotated_ns += row["duration_ns"]
     rows += _device_rows(rows)
     listed_ns = sum(row["duration_ns"] or 0.0 for row in rows if row["category"] in _ON_DEVICE)
-    return rows, _DeviceTimes(_total_ns(path, tables[0].totals), listed_ns, annotated_ns)
+    return rows, _TableTimes(_total_ns(path, tables[0].totals), listed_ns, annotated_ns)
 
 
 def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
