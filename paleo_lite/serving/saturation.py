@@ -75,7 +75,7 @@ def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expec
     first = running * replicas
     outputs = traffic.output_tokens[index]
     if prepared.prefill is None:  # from a pool of prompts they come one after the other
-        outputs[:first] = in_progress(outputs[:first], replicas)
+        outputs[:first] = in_progress(outputs[:first])
     flood = Traffic(np.zeros(count), traffic.input_tokens[index], outputs)
     requests_per_s = tokens_per_s = 0.0
     for outcome in _in_turn(prepared).run(flood, level):  # each replica has a rate of its own
@@ -104,15 +104,15 @@ def _count_running(prepared: PreparedDeployment, traffic: Traffic) -> int:
     return max(min(engine.max_sequences, int(prepared.room.tokens / held)), 1)
 
 
-def in_progress(output_tokens: Ints, replicas: int = 1) -> Ints:
-    """Return what is left of answers in progress at any time: shares of them that are spread evenly, in random order.
+def in_progress(output_tokens: Ints) -> Ints:
+    """Return what is left of answers in progress at any time: a share of each that is left to chance.
 
-    Replicas take the requests in turn.
+    Answers that end one by one, as evenly as possible, would be another server: some end in one iteration, and what
+    follows them is computed together.
     """
-    count = -(-len(output_tokens) // replicas)
-    shares = (np.random.default_rng(0).permutation(count) + 0.5) / count
-    left: Ints = np.maximum(np.rint(output_tokens * np.repeat(shares, replicas)[: len(output_tokens)]), 1)
-    return left.astype(np.int64)
+    shares = np.random.default_rng(0).uniform(size=len(output_tokens))
+    left: Ints = np.maximum(np.rint(output_tokens * shares), 1).astype(np.int64)
+    return left
 
 
 def _rates_with_adapters(prepared: PreparedDeployment, traffic: Traffic, index: Ints, level: str) -> Rates:

@@ -56,7 +56,7 @@ def test_the_rate_is_that_of_the_long_run() -> None:
         lengths = Lengths(1024, deviation)
         traffic = generate_traffic(lengths, lengths, count=2500, rate_per_s=1.0)
         rates[deviation] = saturate(deployment.prepare(traffic), traffic)[0]
-    assert rates[0.0] == pytest.approx(rates[300.0], rel=0.06)
+    assert rates[0.0] == pytest.approx(rates[300.0], rel=0.03)
     crowd = generate_traffic(lengths, lengths, count=2500, rate_per_s=1.1 * rates[300.0], seed=1)
     finish_s = np.sort(deployment.prepare(crowd).run(crowd)[0].finish_s)
     answered_per_s = 1000 / (finish_s[2000] - finish_s[1000])
@@ -64,8 +64,10 @@ def test_the_rate_is_that_of_the_long_run() -> None:
 
 
 def test_answers_in_progress_have_any_part_left() -> None:
-    left = in_progress(np.full(200, 1000), replicas=2)
-    assert sorted(left[::2].tolist()) == sorted(left[1::2].tolist()) == list(range(5, 1000, 10))
+    left = in_progress(np.full(2000, 1000))
+    assert left.min() >= 1 and left.max() <= 1000
+    shares, _ = np.histogram(left, bins=4, range=(0, 1000))
+    assert (abs(shares - 500) < 5 * np.sqrt(500 * 3 / 4)).all()
     assert in_progress(np.array([1])).tolist() == [1]
 
 
