@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..distributed.platforms import Computer, usual_computer
+from ..engines.kernel_formats import has_constants
 from ..engines.placed import possible_divisions
 from ..errors import BadValue
+from ..files import to_paths
 from ..formats import FORMATS
-from ..machines import Device
+from ..machines import Device, find_device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
 from ..serving.answers import Serving, answer
 from ..serving.candidates import Candidate, Criteria, DeploymentAdvice, published_drafts
@@ -24,6 +27,7 @@ from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Demand, Traffic
 from ..serving.saturation import saturate
 from ..serving.slo import Missed, Objective, find_missed, missed_in
+from ..serving.wide import WIDE_DEGREES
 from .deployments import Deployments
 
 TENSOR_DEGREES = (1, 2, 4, 8)
@@ -80,7 +84,14 @@ def advise(
     has_draft = bool(deployments.options.speculation.draft_length)
     drafts = () if has_draft else published_drafts(deployments.decoder.name)
     advice = rank_deployments(
-        first, demand, variants=variants, fallbacks=fallbacks, objectives=objectives, criteria=criteria, drafts=drafts
+        first,
+        demand,
+        variants=variants,
+        fallbacks=fallbacks,
+        wide=_wide_attempts(deployments, devices, given, criteria.devices),
+        objectives=objectives,
+        criteria=criteria,
+        drafts=drafts,
     )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
@@ -164,10 +175,10 @@ def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tup
     prefill = None
     if chosen.prefill is not None:
         pool = chosen.prefill
-        prefill = deployments.with_speculation(Speculation()).make(
-            pool.gpu, pool.division, weights, replicas=pool.replicas
-        )
+        own = on_nodes(deployments, find_device(pool.gpu, to_paths(deployments.hardware_files)), pool.tensor)
+        prefill = own.with_speculation(Speculation()).make(pool.gpu, pool.division, weights, replicas=pool.replicas)
     drafting = deployments if chosen.draft is None else deployments.with_speculation(chosen.draft.speculation)
+    drafting = on_nodes(drafting, find_device(chosen.gpu, to_paths(deployments.hardware_files)), chosen.tensor)
     deployment = drafting.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas, prefill=prefill)
     limited = deployment.with_sequences(chosen.batch_limit)
     if demand.rate_per_s is None and demand.concurrency is None:
@@ -194,15 +205,55 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
     return notes
 
 
+def _wide_attempts(deployments: Deployments, devices: Sequence[Device], given: Given, workers: int | None) -> Attempts:
+    """Return the deployments of a mixture whose experts are divided among the devices of several nodes."""
+    if given.tensor is not None or given.pipeline not in (None, 1) or given.divides_experts_or_attention:
+        return {}
+    attempts: Attempts = {}
+    for device in devices if deployments.decoder.is_mixture else ():
+        has_nodes = deployments.link is None and (deployments.topology is not None or usual_nodes(device) is not None)
+        if not (has_nodes and has_constants(device)):
+            continue
+        for degree in WIDE_DEGREES:
+            if workers is None or degree <= workers:
+                attempts |= _attempts(
+                    on_nodes(deployments, device, degree),
+                    device,
+                    [Division(degree, 1, degree, degree)],
+                    _formats_to_try(given.weights, deployments, device),
+                )
+    return attempts
+
+
+def usual_nodes(device: Device) -> Computer | None:
+    """Return the usual computer of a device, if its network is on record."""
+    computer = usual_computer(device.id)
+    return computer if computer is not None and computer.between is not None else None
+
+
+def on_nodes(deployments: Deployments, device: Device, tensor: int) -> Deployments:
+    """Return the deployments in the usual computers of a device, where the question names none and one is too small."""
+    computer = usual_nodes(device)
+    if tensor <= TENSOR_DEGREES[-1] or deployments.topology is not None or deployments.link or computer is None:
+        return deployments
+    return msgspec.structs.replace(deployments, topology=computer.topology(tensor))
+
+
 def _untried_notes(deployments: Deployments, given: Given, devices: int | None) -> list[str]:
-    """Return a note on experts that could be divided among more devices than a node has; none where they cannot."""
+    """Return a note on experts that could be divided among the devices of several nodes; none where they are."""
     wider = 2 * TENSOR_DEGREES[-1]
     if given.tensor is not None or not deployments.decoder.is_mixture or (devices is not None and devices < wider):
         return []
-    return [
-        f"experts divided among more than {TENSOR_DEGREES[-1]} devices were not tried: ask with `--platform`, "
-        f"`--tensor {wider}`, `--expert-parallel {wider}` and `--attention-data-parallel {wider}`"
-    ]
+    if given.divides_experts_or_attention or given.pipeline not in (None, 1):
+        return []
+    return (
+        []
+        if deployments.link is None
+        else [
+            f"experts divided among more than {TENSOR_DEGREES[-1]} devices were not tried: leave `--link` out, or give "
+            "`--platform`"
+        ]
+    )
 
 
 def _tensor_degrees(given: Given, deployments: Deployments) -> tuple[int, ...]:

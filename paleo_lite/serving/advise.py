@@ -20,6 +20,7 @@ from .saturation import in_progress
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
 from .splits import PoolEstimate, Split, can_split, choose_splits, estimate_splits
 from .steady import MeasuredSpan, middle_span, whole_span
+from .wide import WideEstimate, choose_wide, estimate_wide, wide_limits
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Limits of the batch that are tried."""
@@ -40,6 +41,7 @@ def rank_deployments(
     *,
     variants: Callable[[Deployment], dict[str, Callable[[], Deployment]]] | None = None,
     fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None = None,
+    wide: dict[str, Callable[[], Deployment]] | None = None,
     objectives: Sequence[Objective] = (),
     criteria: Criteria,
     drafts: tuple[DraftChoice, ...] = (),
@@ -48,6 +50,7 @@ def rank_deployments(
 
     Deployments are functions that make one, by its description. `variants` gives further ones on the devices, and in
     the format, of one that fits; `fallbacks`, by the id of a device, those that are tried if none on this device fits.
+    Those of `wide`, whose replicas are on several nodes, are estimated, and the best of them simulated.
     Of those that fit, pairs are estimated as the pools of a split deployment, and the best pairs simulated. At each
     batch limit the fastest of the `drafts` is simulated as well.
     """
@@ -80,13 +83,22 @@ def rank_deployments(
     for gpu, attempts in (fallbacks or {}).items():
         if all(candidate.gpu != gpu for candidate in candidates):
             try_all(attempts)
-    estimated = estimate_splits(pools, demand, criteria, _batch_limits(demand))
+    wide_pools = []
+    for description, make in (wide or {}).items():
+        try:
+            wide_pools.append(_prepare_pool(make(), demand, drafts, is_wide=True))
+        except PaleoError as error:
+            refused[description] = str(error)
+    for estimate in choose_wide(estimate_wide(wide_pools), candidates, demand, objectives, criteria):
+        candidates.append(_try_wide(estimate, demand, objectives, criteria))
+    pools += [pool for pool in wide_pools if can_split(pool.deployment)]
+    estimated = estimate_splits(pools, demand, criteria)
     chosen = choose_splits(estimated, objectives, criteria.by)
     for split in chosen:
         report(completed, total + len(chosen))
         completed += 1
         candidates.append(_try_split(split, demand, objectives, criteria))
-    rate_per_s = _finite_rate(demand)
+    rate_per_s = demand.finite_rate_per_s
     ranked = rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None)
     advice = DeploymentAdvice(
         ranked,
@@ -185,12 +197,6 @@ def nearest(advice: DeploymentAdvice) -> Candidate:
     return min(advice.candidates, key=lambda candidate: candidate.objective_ratio or math.inf)
 
 
-def _finite_rate(demand: Demand) -> float | None:
-    """Return the rate that replicas have to carry; None if there is none, or all requests arrive at once."""
-    rate_per_s = demand.rate_per_s
-    return rate_per_s if rate_per_s is not None and math.isfinite(rate_per_s) else None
-
-
 def _batch_limits(demand: Demand) -> tuple[int, ...]:
     """Return the batch limits that are tried: of a number of users no more than all of them."""
     if demand.concurrency is None:
@@ -201,17 +207,27 @@ def _batch_limits(demand: Demand) -> tuple[int, ...]:
     )
 
 
-def _prepare_pool(deployment: Deployment, demand: Demand, drafts: tuple[DraftChoice, ...]) -> PoolEstimate:
+def _prepare_pool(
+    deployment: Deployment, demand: Demand, drafts: tuple[DraftChoice, ...], *, is_wide: bool = False
+) -> PoolEstimate:
     """Return a deployment with its iteration times, for the requests of the largest batch limit."""
-    largest = min(_batch_limits(demand)[-1], deployment.replica_engine().max_sequences)
+    limits = wide_limits(deployment.on_device.attention_data, demand.concurrency) if is_wide else _batch_limits(demand)
+    largest = min(limits[-1], deployment.replica_engine().max_sequences)
     sample = generate_traffic(
         demand.inputs, demand.outputs, count=ROUNDS * largest, concurrency=largest, seed=demand.seed
     )
     if deployment.on_device.pipeline.degree > 1 or not drafts:
-        return PoolEstimate(deployment, deployment.prepare(sample), sample)
+        return PoolEstimate(deployment, deployment.prepare(sample), sample, batch_limits=limits)
     # The tables hold the tokens that the longest draft verifies.
     plain = deployment.prepare(sample, drafted=max(draft.tokens for draft in drafts))
-    return PoolEstimate(deployment, plain, sample, drafts)
+    return PoolEstimate(deployment, plain, sample, drafts, limits)
+
+
+def _try_wide(estimate: WideEstimate, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Candidate:
+    """Simulate a replica on several nodes."""
+    prepared = estimate.pool.with_draft(estimate.draft)
+    candidate = _try_limit(prepared, estimate.batch_limit, demand, objectives, criteria)
+    return msgspec.structs.replace(candidate, draft=estimate.draft)
 
 
 def _try_batch_limits(
@@ -221,7 +237,7 @@ def _try_batch_limits(
     mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
     fitting = prepared.room.tokens / mean_tokens
     candidates = []
-    for limit in _batch_limits(demand):
+    for limit in pool.batch_limits:
         if limit > min(prepared.deployment.replica_engine().max_sequences, fitting):
             break
         candidates.append(_try_limit(prepared, limit, demand, objectives, criteria))
@@ -240,7 +256,7 @@ def _try_split(split: Split, demand: Demand, objectives: Sequence[Objective], cr
     At a rate a user's speed and the latencies are those of the rate, and throughput and cost, as those of other
     candidates, those of full load. Without a rate there are as many users as are asked for, or as the pair decodes.
     """
-    rate_per_s = _finite_rate(demand)
+    rate_per_s = demand.finite_rate_per_s
     under_way = demand.concurrency or split.decode_replicas * split.batch_limit
     prepared = split.prepare(min(MOST_USERS / under_way, 1.0))
     deployment = prepared.deployment
@@ -287,7 +303,7 @@ def _try_limit(
 ) -> Candidate:
     """Simulate a replica at a batch limit."""
     steady = _steady_traffic(demand, limit, prepared.deployment)
-    rate_per_s = _finite_rate(demand)
+    rate_per_s = demand.finite_rate_per_s
     spans = middle_span if rate_per_s is not None else _benchmark_span
     candidate = _simulate(prepared, limit, steady, objectives, lambda outcomes: spans(outcomes, limit))
     if rate_per_s is None:
@@ -323,7 +339,7 @@ def _steady_traffic(demand: Demand, users: int, deployment: Deployment) -> Traff
     At a rate their first answers are as those that a server has in progress at any time, as in the saturation rate.
     Otherwise they begin as the users of a benchmark do.
     """
-    is_sustained = _finite_rate(demand) is not None
+    is_sustained = demand.finite_rate_per_s is not None
     traffic = generate_traffic(
         demand.inputs,
         demand.outputs,

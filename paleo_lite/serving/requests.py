@@ -499,6 +499,11 @@ class Demand(msgspec.Struct, frozen=True):
         )
         return traffic, f"{self.describe(len(traffic))}, {_describe_lengths(traffic)}"
 
+    @property
+    def finite_rate_per_s(self) -> float | None:
+        """The rate that replicas have to carry; None if there is none, or all requests arrive at once."""
+        return self.rate_per_s if self.rate_per_s is not None and math.isfinite(self.rate_per_s) else None
+
     def count(self, replicas: int) -> int:
         """Return the number of requests of some replicas."""
         if self.num_requests is not None:

@@ -50,6 +50,7 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
     prepared: PreparedDeployment
     traffic: Traffic
     drafts: tuple[DraftChoice, ...] = ()  # heads that may draft tokens
+    batch_limits: tuple[int, ...] = ()  # that are tried
 
     @cached_property
     def sample(self) -> Traffic:
@@ -221,13 +222,11 @@ def can_split(deployment: Deployment) -> bool:
     return launcher is not None and launcher.pools is not None and deployment.on_device.pipeline.degree == 1
 
 
-def estimate_splits(
-    pools: Sequence[PoolEstimate], demand: Demand, criteria: Criteria, batch_limits: Sequence[int]
-) -> list[Split]:
+def estimate_splits(pools: Sequence[PoolEstimate], demand: Demand, criteria: Criteria) -> list[Split]:
     """Return all pairs of pools in the same format, with the replicas that match them, and their estimates."""
     splits = []
     for decoding in pools:
-        limits = [limit for limit in batch_limits if limit <= decoding.most_sequences]
+        limits = [limit for limit in decoding.batch_limits if limit <= decoding.most_sequences]
         partners = [
             (pool, _transfer_s(pool, decoding))
             for pool in pools
@@ -267,7 +266,7 @@ def estimate_splits(
 
 def choose_splits(splits: Sequence[Split], objectives: Sequence[Objective], by: str) -> list[Split]:
     """Return the pairs that are simulated: the best by their estimates, and those along the front."""
-    possible = [split for split in splits if _may_meet(split, objectives)]
+    possible = [split for split in splits if may_meet(split.ttft_s, split.tpot_s, split.decoding, objectives)]
     chosen: list[Split] = []
     ranked = sorted(possible, key=lambda split: _cost(split, by))
     pairs: dict[tuple[int, int], int] = {}
@@ -348,14 +347,10 @@ def _fill(
     return best
 
 
-def _may_meet(split: Split, objectives: Sequence[Objective]) -> bool:
-    """Return whether the estimates of a pair do not rule out that it meets the objectives."""
-    answer_tokens = float(split.decoding.sample.output_tokens.mean())
-    latencies = {
-        "ttft": split.ttft_s,
-        "tpot": split.tpot_s,
-        "latency": split.ttft_s + (answer_tokens - 1) * split.tpot_s,
-    }
+def may_meet(ttft_s: float, tpot_s: float, pool: PoolEstimate, objectives: Sequence[Objective]) -> bool:
+    """Return whether estimates do not rule out that a deployment meets the objectives."""
+    answer_tokens = float(pool.sample.output_tokens.mean())
+    latencies = {"ttft": ttft_s, "tpot": tpot_s, "latency": ttft_s + (answer_tokens - 1) * tpot_s}
     return all(latencies[objective.name] <= ESTIMATE_TOLERANCE * objective.limit_s for objective in objectives)
 
 

@@ -1,11 +1,12 @@
 """Advice that can be trusted: order, headroom, objectives under the asked traffic, prices and progress.
 
-Tests: serving/advise.py, serving/candidates.py, api/serve_advice.py, progress.py.
+Tests: serving/advise.py, serving/candidates.py, serving/wide.py, api/serve_advice.py, progress.py.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import msgspec
@@ -18,12 +19,19 @@ from paleo_lite.cli.answers import progress_of_long_answers
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.progress import listening, report
+from paleo_lite.questions.records import settings_of
+from paleo_lite.questions.serve import advised_question
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.document import Table
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.advise import choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
-from paleo_lite.serving.candidates import Candidate, DeploymentAdvice, rank
+from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, PrefillChoice, rank
+from paleo_lite.serving.requests import Demand, Lengths, generate_traffic
+from paleo_lite.serving.saturation import saturate
 from paleo_lite.serving.slo import Missed, Objective
+from paleo_lite.serving.splits import PoolEstimate
+from paleo_lite.serving.wide import WideEstimate, choose_wide, estimate_wide, wide_limits
 
 SHORT: dict[str, Any] = {"tensor": 1, "num_requests": 60, "output_tokens": 32}
 
@@ -283,16 +291,94 @@ def test_published_weights_are_the_widest_that_advice_tries() -> None:
     assert given.advice is not None and {one.weights for one in given.advice.candidates} == {"bf16", "fp8"}
 
 
-def test_experts_over_several_nodes_are_said_not_to_be_tried() -> None:
+def test_experts_over_several_nodes_are_not_tried_with_one_link() -> None:
     asked: dict[str, Any] = {"gpu": "h100-sxm", "concurrency": 4, "output_tokens": 16, "advise": "cost"}
     wide = "experts divided among more than 8 devices were not tried"
     for network, options, is_noted in (
-        ("gpt-oss-20b", {}, True),
-        ("gpt-oss-20b", {"workers": 8}, False),
-        ("gpt-oss-20b", {"tensor": 2}, False),
-        ("llama-3.1-8b", {}, False),
+        ("gpt-oss-20b", {"link": "nvlink4"}, True),
+        ("gpt-oss-20b", {}, False),
+        ("gpt-oss-20b", {"link": "nvlink4", "tensor": 2}, False),
+        ("llama-3.1-8b", {"link": "nvlink4"}, False),
     ):
         assert (wide in " ".join(pl.serve(network, **asked, **options).notes)) == is_noted
+
+
+@pytest.mark.parametrize(
+    ("network", "platform", "degree", "engine"),
+    [
+        ("deepseek-r1", "dgx-h200", 16, "vllm"),
+        ("deepseek-r1", "gb200-nvl72", 32, "sglang"),
+        ("gpt-oss-120b", "dgx-h100", 16, "vllm"),
+    ],
+)
+def test_the_estimate_of_a_wide_replica_is_what_its_simulation_sustains(
+    network: str, platform: str, degree: int, engine: str
+) -> None:
+    question = pl.Serve(
+        network, platform=platform, tensor=degree, expert_parallel=degree, attention_data_parallel=degree, engine=engine
+    )
+    limits = (8 * degree, 32 * degree)
+    traffic = generate_traffic(Lengths(1024), Lengths(512), count=3 * limits[1], concurrency=limits[1])
+    prepared = make_deployment(question).prepare(traffic)
+    estimates = estimate_wide([PoolEstimate(prepared.deployment, prepared, traffic, batch_limits=limits)])
+    assert [estimate.batch_limit for estimate in estimates] == list(limits)
+    for estimate in estimates:
+        engine_of_limit = msgspec.structs.replace(prepared.engine, max_sequences=estimate.batch_limit)
+        limited = msgspec.structs.replace(prepared, engine=engine_of_limit)
+        assert estimate.requests_per_s == pytest.approx(saturate(limited, traffic)[0], rel=0.06)
+        assert estimate.low_requests_per_s < estimate.requests_per_s
+
+
+def test_only_wide_replicas_that_may_be_the_best_are_simulated() -> None:
+    degrees = {"tensor": 16, "expert_parallel": 16, "attention_data_parallel": 16}
+    lengths = Lengths(1000), Lengths(100)
+    traffic = generate_traffic(*lengths, count=30, concurrency=10)
+    deployment = make_deployment(pl.Serve("gpt-oss-20b", platform="dgx-h100", **degrees))
+    pool = PoolEstimate(deployment, deployment.prepare(traffic), traffic)
+    usd_per_h = 16 * 6.88
+    assert pool.price_usd_per_h == pytest.approx(usd_per_h)
+    quick, slow = (WideEstimate(pool, 64, None, rate, rate / 2, 0.1, 0.02) for rate in (40.0, 20.0))
+    demand = Demand(*lengths, rate_per_s=18.0)  # 20 requests per second with the headroom
+    other = candidate(usd_per_h=usd_per_h)
+
+    def chosen(
+        objectives: tuple[Objective, ...] = (), others: tuple[Candidate, ...] = (), **criteria: Any
+    ) -> list[Any]:
+        return choose_wide([slow, quick], others, demand, objectives, Criteria(**criteria))
+
+    assert chosen() == [quick, slow]  # one replica, and two
+    assert chosen(others=(other,)) == [quick]
+    assert chosen(others=(msgspec.structs.replace(other, meets_objectives=False),)) == [quick, slow]
+    assert chosen((Objective("tpot", "p90", 0.01),)) == []
+    assert wide_limits(16, None) == (64, 128, 256, 512, 1024, 2048, 4096)
+    assert wide_limits(16, 100) == (64, 100)
+
+
+def test_the_command_names_the_computers_of_a_replica_on_several_nodes() -> None:
+    degrees = {"tensor": 16, "expert_parallel": 16, "attention_data_parallel": 16}
+    best = candidate(gpu="h200-sxm", **degrees)
+    question = pl.Serve("deepseek-r1", gpu="h200-sxm", rate=5, advise="cost")
+    alone = advised_question(question, best)
+    assert alone.platform == "NVIDIA DGX H200" and alone.tensor == 16
+    prompts = PrefillChoice("h200-sxm", 8, 1, 8, 8, 2, 5.0, 4.0)
+    pools = advised_question(question, msgspec.structs.replace(best, prefill=prompts))
+    assert pools.platform is None and settings_of(pools.decode_pool)["platform"] == "NVIDIA DGX H200"
+    assert "platform" not in settings_of(pools.prefill_pool)
+    given = pl.Serve("deepseek-r1", platform="dgx-h200", rate=5, advise="cost")
+    assert advised_question(given, best).platform == "dgx-h200"
+
+
+@pytest.mark.slow
+def test_experts_are_divided_over_the_nodes_of_a_rack() -> None:
+    """The command gives the same answer, which meets the objective."""
+    asked: dict[str, Any] = {"input_tokens": 2000, "output_tokens": 200, "concurrency": 256, "weights": "nvfp4"}
+    result = pl.serve("deepseek-r1", gpu="gb200", slo="tpot=60ms", workers=72, advise="cost", **asked)
+    assert result.advice.best is not None and not result.slo["missed"]
+    wide = [one for one in result.advice.candidates if one.tensor > 8]
+    assert wide and {one.attention_data_parallel for one in wide} <= {16, 32, 64}
+    words = shlex.split(result.advice.command)[1:]
+    again = json.loads(CliRunner().invoke(main, [*words, "--format", "json"]).stdout)
+    assert again["latencies"]["tpot_s"]["p90"]["value"] == result.latencies["tpot_s"]["p90"].value
 
 
 def test_advice_without_a_value_is_by_the_usual_figure() -> None:
