@@ -34,8 +34,8 @@ def pthflops(op: Op) -> int | None:
         if function in ("add", "mul"):
             return op.y * 2  # elements times arguments, for two operands
         if function == "matmul":
-            left = op.inputs[0] if layer.parents else op.weights[0]
-            return int(left * layer.outputs[0][-1])
+            left_size = op.inputs[0] if layer.parents else op.weights[0]
+            return int(left_size * layer.outputs[0][-1])
         return 0
     if not layer.origin.startswith("module:"):
         return 0

@@ -143,14 +143,14 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
 
 
 def _sizes_of_tensors(layers: Sequence[Layer], op_arguments: Sequence[tuple[Any, ...]], batch_size: int) -> list[Op]:
-    """Return for each layer the sizes of its tensors at a batch size; layers of equal shapes share them."""
-    known: dict[tuple[Any, ...], Op] = {}
+    """Return the sizes of the tensors of each layer at a batch size; layers of equal shapes share them."""
+    known_ops: dict[tuple[Any, ...], Op] = {}
     ops = []
     for layer, arguments in zip(layers, op_arguments):
         key = (layer.inputs, layer.outputs, layer.weights, arguments)
-        op = known.get(key)
+        op = known_ops.get(key)
         if op is None:
-            op = known[key] = Op(layer, batch_size, *arguments)
+            op = known_ops[key] = Op(layer, batch_size, *arguments)
         ops.append(op)
     return ops
 

@@ -75,7 +75,7 @@ def is_attention_copy(layer: Layer) -> bool:
 
 @lru_cache(256)
 def matrix_of(last: str) -> Matrix:
-    """Return the matrix that the last part of a name tells."""
+    """Return the matrix that the last part of a name stands for."""
     return next((matrix for text, matrix in _MATRICES if text in last), "")
 
 
@@ -102,7 +102,7 @@ def _part_of(layer: Layer, reads_tokens: bool) -> Part | None:
 
 
 def place_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Return the layers of a network without a builder, with the places that their names tell.
+    """Return the layers of a network without a builder, with the places that their names state.
 
     A router is the product from whose outputs the largest are chosen (top-k); the head is the last layer with weights,
     if it is a product outside the blocks.
@@ -126,7 +126,7 @@ def place_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 def _read_place(layer: Layer) -> Place:
-    """Return the place that the name of a layer tells."""
+    """Return the place of a layer as its name states it."""
     names = layer.name.split(".")
     modules = names[:-1]
     number = next((index for index, name in enumerate(names) if name.isdigit()), None)
@@ -141,9 +141,9 @@ def _read_place(layer: Layer) -> Place:
         return place._replace(role="experts", owner=".".join(modules[: modules.index("experts") + 1]))
     roles: tuple[tuple[Role, re.Pattern[str]], ...] = (("attention", _ATTENTION), ("feed-forward", _FEED_FORWARD))
     for role, pattern in roles:
-        found = next((index for index, name in enumerate(modules) if pattern.search(name)), None)
-        if found is not None:
-            return place._replace(role=role, owner=".".join(modules[: found + 1]))
+        position = next((index for index, name in enumerate(modules) if pattern.search(name)), None)
+        if position is not None:
+            return place._replace(role=role, owner=".".join(modules[: position + 1]))
     return place
 
 

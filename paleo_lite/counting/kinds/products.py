@@ -234,7 +234,7 @@ def unfused_attention(
         last += 1
     layers.append(Layer(f"{layer.name}.softmax", "softmax", (scores,), (scores,), parents=(last,)))
     last += 1
-    layers = [own._replace(place=layer.place.of_addition(layer.name)) for own in layers]
+    layers = [part._replace(place=layer.place.of_addition(layer.name)) for part in layers]
     layers.append(
         Layer(layer.name, "matmul", (scores, value), layer.outputs, parents=(last, parents[2]), place=layer.place)
     )
@@ -272,8 +272,8 @@ def matmul_gemm(layer: Layer, pass_name: str) -> Gemm | None:
     if not layer.outputs:
         return None
     shape = layer.outputs[0]
-    left = layer.inputs[0] if layer.inputs else layer.weights[0]
-    inner = layer.attributes.get("inner", left[-1])
+    left_shape = layer.inputs[0] if layer.inputs else layer.weights[0]
+    inner = layer.attributes.get("inner", left_shape[-1])
     rows = shape[-2] if len(shape) > 1 else 1
     columns = shape[-1] if shape else 1
     groups = prod(shape) // max(rows * columns, 1)

@@ -92,10 +92,10 @@ def saved_by_mixer(layer: Layer, wants_gradient: Sequence[bool], trainable: bool
 
 def dual_gemm(layer: Layer, pass_name: str) -> Gemm:
     """Return the product of scores within chunks, the largest of a state-space dual or a delta rule."""
-    left = layer.inputs[1]
-    tokens, inner = left[-2], left[-1]
+    left_shape = layer.inputs[1]
+    tokens, inner = left_shape[-2], left_shape[-1]
     chunk = min(layer.attributes["chunk"], tokens)
-    chunks = prod(left[:-2]) * max(tokens // chunk, 1)
+    chunks = prod(left_shape[:-2]) * max(tokens // chunk, 1)
     return Gemm(chunk, chunk, inner, chunks, "groups")
 
 
