@@ -72,6 +72,6 @@ def find_instance(name: str) -> Instance | None:
     wanted = normalize_name(name)
     for cloud in list_clouds():
         for instance in cloud.instances:
-            if wanted in (normalize_name(one) for one in (instance.name, *instance.aliases)):
+            if wanted in (normalize_name(spelling) for spelling in (instance.name, *instance.aliases)):
                 return instance
     return None

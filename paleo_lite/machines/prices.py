@@ -105,8 +105,8 @@ def find_cloud_name(name: str) -> str:
     """
     names = cloud_names()
     aliases = {alias: cloud.name for cloud in list_clouds() for alias in cloud.aliases}
-    known = {normalize_name(one): aliases.get(one, one) for one in (*aliases, *names)}
-    found = known.get(normalize_name(name))
-    if found is None:
+    cloud_by_spelling = {normalize_name(spelling): aliases.get(spelling, spelling) for spelling in (*aliases, *names)}
+    cloud_name = cloud_by_spelling.get(normalize_name(name))
+    if cloud_name is None:
         raise UnknownName("cloud", name, names)
-    return found
+    return cloud_name

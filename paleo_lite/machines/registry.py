@@ -203,12 +203,12 @@ def _with_all_words(name: str, devices: Iterable[Device]) -> list[Device]:
     A variant is a device of its own: a GTX 1660 is no GTX 1660 Ti.
     """
     wanted = set(_words_of(name))
-    found = []
+    matching = []
     for device in devices:
         words = {*_words_of(device.id), *_words_of(device.name)}
         if wanted and wanted <= words and not _VARIANTS & (words - wanted):
-            found.append(device)
-    return found
+            matching.append(device)
+    return matching
 
 
 def _with_memory(name: str, devices: Iterable[Device]) -> list[Device]:
