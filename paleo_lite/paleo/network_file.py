@@ -221,8 +221,13 @@ def _resolve_shape(builder: Builder, name: str, blob: Blob, shape: list[int]) ->
     """Return the new shape; a size of -1 is inferred from the number of elements."""
     elements = prod(blob.shape)
     rest = list(shape[1:])
-    known = prod(size for size in rest if size != -1)
-    if rest.count(-1) > 1 or known < 1 or elements % known or (-1 not in rest and known != elements):
+    known_elements = prod(size for size in rest if size != -1)
+    if (
+        rest.count(-1) > 1
+        or known_elements < 1
+        or elements % known_elements
+        or (-1 not in rest and known_elements != elements)
+    ):
         raise builder.fail(name, f"{blob.shape[1:]} cannot be reshaped to {rest}")
-    sizes = [elements // known if size == -1 else size for size in rest]
+    sizes = [elements // known_elements if size == -1 else size for size in rest]
     return (1, sizes[-1], *sizes[:-1])

@@ -41,10 +41,10 @@ COLLECTIVES: dict[str, Callable[[int], int]] = {
 """Number of sequential transfers of all bytes between n workers, by collective."""
 
 
-def check_name(category: str, name: str, known: Collection[str]) -> None:
+def check_name(category: str, name: str, names: Collection[str]) -> None:
     """Raise `UnknownName` if a name is not among the known ones."""
-    if name not in known:
-        raise UnknownName(f"{category} of PALEO", name, known)
+    if name not in names:
+        raise UnknownName(f"{category} of PALEO", name, names)
 
 
 class PaleoTimes(NamedTuple):
@@ -210,7 +210,7 @@ def find_paleo_device(name: str) -> PaleoDevice:
     UnknownPrecision
         If the device has no vector fp32 peak or no clock on record.
     """
-    names = {normalize_name(known): known for known in DEVICES}
+    names = {normalize_name(key): key for key in DEVICES}
     if normalize_name(name) in names:
         return DEVICES[names[normalize_name(name)]]
     device = find_device(name)
