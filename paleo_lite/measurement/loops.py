@@ -267,8 +267,8 @@ def mock_trainer(
         raise BadValue(f"the loader has no batch left to time after {warm_up} warm-up batches")
     if not now > start:
         raise BadValue(f"{len(counts)} batches took less time than the resolution of the clock: time more batches")
-    known = [number for number in counts if number is not None]
-    samples = sum(known) if len(known) == len(counts) else None
+    known_counts = [number for number in counts if number is not None]
+    samples = sum(known_counts) if len(known_counts) == len(counts) else None
     return LoadingRate(len(counts), samples, now - start)
 
 
