@@ -51,24 +51,24 @@ def try_each(view: View) -> Mapping[str, Any]:
 
 
 @_cached(CACHED_ANSWERS)
-def _answer(asked: str, query: dict[str, list[str]], digests: tuple[str, ...], _arguments: dict[str, Any]) -> Any:
+def _answer(kind: str, query: dict[str, list[str]], digests: tuple[str, ...], _arguments: dict[str, Any]) -> Any:
     """Call the function of a kind; the arguments without an underscore are the key of the cache."""
-    return getattr(paleo_lite, asked)(**_arguments)
+    return getattr(paleo_lite, kind)(**_arguments)
 
 
 def _uploaded_arguments(view: View) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the uploaded objects that a question names, and the digests of their files."""
-    own = own_files()
+    uploaded = own_files()
     objects: dict[str, Any] = {}
     digests: list[str] = []
     for name, text in (("network", view.network), ("calibration", view.options.get("calibration", ""))):
-        if text in getattr(own, name):
-            objects[name], digest = getattr(own, name)[text]
+        if text in getattr(uploaded, name):
+            objects[name], digest = getattr(uploaded, name)[text]
             digests.append(digest)
-    if any(gpu in own.gpu for gpu in view.gpu):
-        gpus = [own.gpu[gpu][0] if gpu in own.gpu else gpu for gpu in view.gpu]
+    if any(gpu in uploaded.gpu for gpu in view.gpu):
+        gpus = [uploaded.gpu[gpu][0] if gpu in uploaded.gpu else gpu for gpu in view.gpu]
         objects["gpu"] = gpus[0] if len(gpus) == 1 else gpus
-        digests += [own.gpu[gpu][1] for gpu in view.gpu if gpu in own.gpu]
+        digests += [uploaded.gpu[gpu][1] for gpu in view.gpu if gpu in uploaded.gpu]
     return objects, tuple(digests)
 
 

@@ -47,7 +47,7 @@ _TIMED = {"decode": "per token", "prefill": "to the first token", "training": "p
 
 
 def _lines(*lines: str | None) -> list[str]:
-    """Return the lines that there are."""
+    """Return the lines that have text."""
     return [line for line in lines if line]
 
 
@@ -55,66 +55,66 @@ def _at_90(interval: tuple[float, float] | None) -> str | None:
     return None if interval is None else f"{format_interval(interval)} at 90%"
 
 
-def _prediction_card(found: Prediction) -> Card:
-    settings = [] if found.batch_size == 1 else [f"batch {found.batch_size:,}"]
-    per_s = found.throughput_per_s
-    made = "tokens" if found.phase == "decode" else "samples"
-    run = found.run
+def _prediction_card(prediction: Prediction) -> Card:
+    settings = [] if prediction.batch_size == 1 else [f"batch {prediction.batch_size:,}"]
+    per_s = prediction.throughput_per_s
+    counted = "tokens" if prediction.phase == "decode" else "samples"
+    run = prediction.run
     amount = None
     if run is not None:
         cost = "" if run.cost_usd is None else f", {format_number(run.cost_usd)} USD"
         amount = f"the whole run: {format_number(run.hours)} hours{cost}"
-    fit = found.memory
+    fit = prediction.memory
     return Card(
-        found.machine.name,
-        ", ".join([_TIMED.get(found.phase, f"per {found.phase} pass"), *settings]),
-        format_time_short(found.time_s),
+        prediction.machine.name,
+        ", ".join([_TIMED.get(prediction.phase, f"per {prediction.phase} pass"), *settings]),
+        format_time_short(prediction.time_s),
         _lines(
-            None if found.is_forecast else BOUND_LINE,
-            _at_90(found.interval),
-            None if per_s is None else f"{format_number(per_s)} {made}/s",
+            None if prediction.is_forecast else BOUND_LINE,
+            _at_90(prediction.interval),
+            None if per_s is None else f"{format_number(per_s)} {counted}/s",
             amount,
-            describe_bounds(found) if found.is_forecast else None,
+            describe_bounds(prediction) if prediction.is_forecast else None,
         ),
         "" if fit is None or fit.fits else memory_fact(fit)[1],
     )
 
 
-def _pipeline_card(found: PipelinePrediction) -> Card:
-    memory = found.memory
+def _pipeline_card(prediction: PipelinePrediction) -> Card:
+    memory = prediction.memory
     needed, usable = format_si(memory.total_bytes, "B", 3), format_si(memory.usable_bytes, "B", 3)
-    batch = "" if found.batch_size == 1 else f"batch of {found.batch_size} "
+    batch = "" if prediction.batch_size == 1 else f"batch of {prediction.batch_size} "
     return Card(
-        found.machine.name,
-        f"per {batch}{found.made}{'' if found.batch_size == 1 else 's'}",
-        format_time_short(found.time_s),
+        prediction.machine.name,
+        f"per {batch}{prediction.made}{'' if prediction.batch_size == 1 else 's'}",
+        format_time_short(prediction.time_s),
         _lines(
-            None if found.is_forecast else BOUND_LINE,
-            _at_90(found.interval),
-            f"{format_number(3600 * found.throughput_per_s)} {found.made}s per hour",
+            None if prediction.is_forecast else BOUND_LINE,
+            _at_90(prediction.interval),
+            f"{format_number(3600 * prediction.throughput_per_s)} {prediction.made}s per hour",
             f"memory: {needed} of {usable} usable" if memory.fits else None,
         ),
         "" if memory.fits else f"DOES NOT FIT, needs {needed} of {usable} usable",
     )
 
 
-def _serving_card(found: Serving) -> Card:
+def _serving_card(serving: Serving) -> Card:
     def figure(name: str, text: str) -> str | None:
-        value = found.figures[name].value if name in found.figures else None
+        value = serving.figures[name].value if name in serving.figures else None
         return None if value is None else f"{format_number(value)} {text}"
 
-    alarm = "OVERLOADED: requests arrive faster than they are answered" if found.is_overloaded else ""
-    if found.advice is not None and found.exceeds_workers:
-        alarm = f"DOES NOT FIT into {format_plural(found.advice.devices or 0, 'device')}"
-    per_token, first = found.latencies["tpot_s"]["p50"], found.latencies["ttft_s"]["p50"]
+    alarm = "OVERLOADED: requests arrive faster than they are answered" if serving.is_overloaded else ""
+    if serving.advice is not None and serving.exceeds_workers:
+        alarm = f"DOES NOT FIT into {format_plural(serving.advice.devices or 0, 'device')}"
+    per_token, first = serving.latencies["tpot_s"]["p50"], serving.latencies["ttft_s"]["p50"]
     interval = None if per_token.low is None or per_token.high is None else (per_token.low, per_token.high)
-    many = "" if found.devices == 1 else f"{found.devices} x "
+    many = "" if serving.devices == 1 else f"{serving.devices} x "
     return Card(
-        f"{many}{found.gpu_name}",
+        f"{many}{serving.gpu_name}",
         "per token (median)",
         "-" if per_token.value is None else format_time_short(per_token.value),
         _lines(
-            None if found.is_forecast else BOUND_LINE,
+            None if serving.is_forecast else BOUND_LINE,
             _at_90(interval),
             None if first.value is None else f"{format_time_short(first.value)} to the first token",
             figure("output_tokens_per_s", "tokens/s"),
@@ -125,40 +125,40 @@ def _serving_card(found: Serving) -> Card:
     )
 
 
-def _rl_card(found: RlAnswer) -> Card:
-    needed = None if found.memory_bytes is None else format_si(found.memory_bytes, "B", 3)
+def _rl_card(answer: RlAnswer) -> Card:
+    needed = None if answer.memory_bytes is None else format_si(answer.memory_bytes, "B", 3)
     return Card(
-        f"{found.devices} x {found.gpu_name}",
-        f"per step of {found.algorithm}",
-        format_time_short(found.time_s),
+        f"{answer.devices} x {answer.gpu_name}",
+        f"per step of {answer.algorithm}",
+        format_time_short(answer.time_s),
         _lines(
-            _at_90(found.interval),
-            f"{format_number(found.tokens_per_s_per_device)} tokens/s per device",
-            None if found.usd_per_step is None else f"{format_number(found.usd_per_step)} USD per step",
-            f"limited by {found.limited_by}",
+            _at_90(answer.interval),
+            f"{format_number(answer.tokens_per_s_per_device)} tokens/s per device",
+            None if answer.usd_per_step is None else f"{format_number(answer.usd_per_step)} USD per step",
+            f"limited by {answer.limited_by}",
         ),
-        f"DOES NOT FIT, needs {needed} per device" if found.fits is False else "",
+        f"DOES NOT FIT, needs {needed} per device" if answer.fits is False else "",
     )
 
 
-def _local_card(found: LocalPrediction) -> Card:
-    low_s, high_s = found.token_interval_s
-    many = "" if found.gpus == 1 else f"{found.gpus} x "
+def _local_card(prediction: LocalPrediction) -> Card:
+    low_s, high_s = prediction.token_interval_s
+    many = "" if prediction.gpus == 1 else f"{prediction.gpus} x "
     return Card(
-        f"{many}{found.device}",
-        f"in {found.weights}",
-        f"{format_3_digits(1 / found.token_s)} tokens/s",
+        f"{many}{prediction.device}",
+        f"in {prediction.weights}",
+        f"{format_3_digits(1 / prediction.token_s)} tokens/s",
         _lines(
             f"{format_3_digits(1 / high_s)} to {format_3_digits(1 / low_s)} at 90%",
-            f"{format_3_digits(found.prompt_tokens_per_s)} tokens/s of the prompt",
-            f"{found.gpu_blocks} of {found.blocks} blocks on the device",
-            f"context of up to {found.largest_context:,} tokens",
+            f"{format_3_digits(prediction.prompt_tokens_per_s)} tokens/s of the prompt",
+            f"{prediction.gpu_blocks} of {prediction.blocks} blocks on the device",
+            f"context of up to {prediction.largest_context:,} tokens",
         ),
     )
 
 
-def _scaling_card(found: ScaleTable) -> Card:
-    row = found.rows[0] if found.why else found.rows[-1]  # recommendations are ranked, the best first
+def _scaling_card(table: ScaleTable) -> Card:
+    row = table.rows[0] if table.why else table.rows[-1]  # recommendations are ranked, the best first
     hours = None
     if row.hours is not None:
         cost = "" if row.cost_usd is None else f", {format_number(row.cost_usd)} USD"
@@ -166,14 +166,14 @@ def _scaling_card(found: ScaleTable) -> Card:
     workers = "1 device" if row.workers == 1 else f"{row.workers:,} devices"
     per_s = row.throughput_per_s
     return Card(
-        found.gpu_name,
-        f"{_TIMED[found.phase]}, {workers}",
+        table.gpu_name,
+        f"{_TIMED[table.phase]}, {workers}",
         format_time_short(row.time_s),
         _lines(
-            f"{row.strategy} parallelism" if found.why else None,
-            None if found.is_forecast else BOUND_LINE,
+            f"{row.strategy} parallelism" if table.why else None,
+            None if table.is_forecast else BOUND_LINE,
             _at_90(row.interval),
-            f"{format_number(per_s)} {'tokens' if found.phase == 'decode' else 'samples'}/s",
+            f"{format_number(per_s)} {'tokens' if table.phase == 'decode' else 'samples'}/s",
             hours,
             None if row.workers == 1 else f"efficiency {row.efficiency:.0%}, limited by {row.limited_by}",
         ),
@@ -181,8 +181,8 @@ def _scaling_card(found: ScaleTable) -> Card:
     )
 
 
-def _picture_scaling_card(found: PictureScaling) -> Card:
-    row = found.found[-1]
+def _picture_scaling_card(scaling: PictureScaling) -> Card:
+    row = scaling.found[-1]
     card = _pipeline_card(row.prediction)
     return card._replace(unit=f"{card.unit}, {row.devices} devices")
 

@@ -39,11 +39,11 @@ def set_controls(view: View) -> None:
 def read_controls(before: View) -> View:
     """Return the question of the controls; an emptied control of the question or network keeps its value."""
     state = st.session_state
-    asked = state.get(ASKED_KEY) or before.asked
-    network = (state.get(NETWORK_KEY) or before.network) if asked != PROFILE else ""
+    kind = state.get(ASKED_KEY) or before.asked
+    network = (state.get(NETWORK_KEY) or before.network) if kind != PROFILE else ""
     gpu = state.get(DEVICES_KEY, before.gpu)
-    options = {name: read_field(asked, name) for name in offered_options(asked)}
-    return View(asked, network, tuple(gpu), options, state.get(SHOWN_KEY) or "").normalized()
+    options = {name: read_field(kind, name) for name in offered_options(kind)}
+    return View(kind, network, tuple(gpu), options, state.get(SHOWN_KEY) or "").normalized()
 
 
 def keep_controls() -> None:
@@ -55,19 +55,19 @@ def keep_controls() -> None:
 
 def draw_controls(before: View) -> View:
     """Draw the controls and return their question; `before` is the question before the interaction."""
-    st.radio("What do you want to do?", list(WANTED), format_func=lambda asked: WANTED[asked].title, key=ASKED_KEY)
-    asked = st.session_state.get(ASKED_KEY) or before.asked
-    _draw_uploads(asked)
-    _reset_unavailable(asked)
-    _start(asked)
-    if asked != PROFILE:
-        label = "Pipeline" if WANTED[asked].networks == "pipelines" else "Network"
-        st.selectbox(label, offered_networks(WANTED[asked].networks), key=NETWORK_KEY)
+    st.radio("What do you want to do?", list(WANTED), format_func=lambda kind: WANTED[kind].title, key=ASKED_KEY)
+    kind = st.session_state.get(ASKED_KEY) or before.asked
+    _draw_uploads(kind)
+    _reset_unavailable(kind)
+    _start(kind)
+    if kind != PROFILE:
+        label = "Pipeline" if WANTED[kind].networks == "pipelines" else "Network"
+        st.selectbox(label, offered_networks(WANTED[kind].networks), key=NETWORK_KEY)
     available = devices()
-    own = own_files().gpu
+    own_devices = own_files().gpu
     st.multiselect(
         "Devices",
-        [*own, *(gpu for gpu in available if gpu not in own)],
+        [*own_devices, *(gpu for gpu in available if gpu not in own_devices)],
         key=DEVICES_KEY,
         max_selections=DEVICES_AT_MOST,
         format_func=lambda gpu: available[gpu].name,
@@ -84,17 +84,17 @@ def draw_controls(before: View) -> View:
     return read_controls(before)
 
 
-def _start(asked: str) -> None:
+def _start(kind: str) -> None:
     """Set the options of a question that is asked for the first time to those with which it starts."""
-    started = f"{KEY}{asked} started"
+    started = f"{KEY}{kind} started"
     if started in st.session_state:
         return
     st.session_state[started] = True
-    if WANTED[asked].networks == "any" and st.session_state.get(NETWORK_KEY) not in language_models():
+    if WANTED[kind].networks == "any" and st.session_state.get(NETWORK_KEY) not in language_models():
         return  # the options with which a question starts are those of a language model
-    for name, text in first_view(asked).options.items():
-        if key_of(asked, name) not in st.session_state:
-            write_field(asked, name, text)
+    for name, text in first_view(kind).options.items():
+        if key_of(kind, name) not in st.session_state:
+            write_field(kind, name, text)
 
 
 def _arrange(view: View) -> tuple[list[str], dict[str, list[str]]]:
@@ -121,7 +121,7 @@ def _draw_option(view: View, name: str) -> None:
     draw_field(view.asked, name, choices)
 
 
-def _draw_uploads(asked: str) -> None:
+def _draw_uploads(kind: str) -> None:
     """Draw the upload of files; they are read before the controls that offer and select them are drawn."""
     before = own_files()
     with st.expander("Your own files", expanded=bool(own_files().errors)):
@@ -135,24 +135,24 @@ def _draw_uploads(asked: str) -> None:
         store_own_files([(file.name, file.getvalue()) for file in uploads or []])
         for error in own_files().errors:
             st.error(escape_markdown(error))
-    _select_new_files(asked, before)
+    _select_new_files(kind, before)
 
 
-def _select_new_files(asked: str, before: OwnFiles) -> None:
+def _select_new_files(kind: str, before: OwnFiles) -> None:
     """Set the controls to the files that were uploaded just now."""
     new = {}
     for control in ("network", "gpu", "calibration"):
         new[control] = [name for name in own_files().names(control) if name not in before.names(control)]
-    state, offered = st.session_state, offered_options(asked)
+    state, offered = st.session_state, offered_options(kind)
     if new["network"]:
         state[NETWORK_KEY] = new["network"][-1]
     for name in new["calibration"]:
         calibration, _ = own_files().calibration[name]
         is_evidence = isinstance(calibration, EvidenceCalibration)
         if "calibration" in offered:
-            write_field(asked, "calibration", name)
+            write_field(kind, "calibration", name)
         if "calibration" in offered and not is_evidence:
-            write_field(asked, "precision", calibration.precision)
+            write_field(kind, "precision", calibration.precision)
         measured = calibration.devices if is_evidence else [calibration.device]
         new["gpu"] += [device for device in measured if device in devices()]
     if new["gpu"]:
@@ -160,16 +160,16 @@ def _select_new_files(asked: str, before: OwnFiles) -> None:
         state[SHOWN_KEY] = ""
 
 
-def _reset_unavailable(asked: str) -> None:
+def _reset_unavailable(kind: str) -> None:
     """Reset controls with values that are no longer available, as a file was removed or the question changed."""
     state, available = st.session_state, devices()
-    if asked != PROFILE and state.get(NETWORK_KEY) not in offered_networks(WANTED[asked].networks):
-        state[NETWORK_KEY] = WANTED[asked].network
+    if kind != PROFILE and state.get(NETWORK_KEY) not in offered_networks(WANTED[kind].networks):
+        state[NETWORK_KEY] = WANTED[kind].network
     state[DEVICES_KEY] = [gpu for gpu in state.get(DEVICES_KEY, ()) if gpu in available]
-    if "calibration" in offered_options(asked):
-        precision = read_field(asked, "precision")
-        if read_field(asked, "calibration") not in available_calibrations(state[DEVICES_KEY], precision):
-            write_field(asked, "calibration", "")
+    if "calibration" in offered_options(kind):
+        precision = read_field(kind, "precision")
+        if read_field(kind, "calibration") not in available_calibrations(state[DEVICES_KEY], precision):
+            write_field(kind, "calibration", "")
 
 
 def draw_shown(view: View) -> None:

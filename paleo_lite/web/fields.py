@@ -35,20 +35,20 @@ class Field(NamedTuple):
     most: int = AT_MOST_ELSE
 
 
-def field_of(asked: str, name: str, choices: Sequence[str] | None = None) -> Field:
+def field_of(kind: str, name: str, choices: Sequence[str] | None = None) -> Field:
     """Return the control of an option of a question; the choices are by default those of the option's type."""
-    declared = offered_options(asked)[name]
-    default = default_of(asked, name)
-    names = shipped_names(asked, name) if choices is None else choices
+    declared = offered_options(kind)[name]
+    default = default_of(kind, name)
+    names = shipped_names(kind, name) if choices is None else choices
     stated = _DEFAULT.search(declared.help)
     default_text = "" if default in (None, False, ()) else str(default)
-    shown = on_page(stated[1] if stated else default_text, asked)
-    help_text = on_page(declared.help, asked)
+    shown = on_page(stated[1] if stated else default_text, kind)
+    help_text = on_page(declared.help, kind)
     if shown and not stated:
         help_text += f" [default: {shown}]"
     return Field(
-        widget=_widget_of(asked, name, declared, names),
-        label=label_of(asked, name),
+        widget=_widget_of(kind, name, declared, names),
+        label=label_of(kind, name),
         help=escape_markdown(help_text),
         default=shown if len(shown) <= _LONGEST_DEFAULT else "",
         choices=names,
@@ -57,17 +57,17 @@ def field_of(asked: str, name: str, choices: Sequence[str] | None = None) -> Fie
     )
 
 
-def _widget_of(asked: str, name: str, declared: Option, names: Sequence[str]) -> str:
+def _widget_of(kind: str, name: str, declared: Option, names: Sequence[str]) -> str:
     """Return the kind of control that fits the type of an option."""
-    if is_flag(asked, name):
+    if is_flag(kind, name):
         return "yes or no"
     if declared.is_repeatable:
         return "lines"
     if names or declared.type.name == "choice":
-        if takes_several(asked, name):
+        if takes_several(kind, name):
             return "several names"
         return "name or text" if name in FREE_CHOICES else "name"
-    if isinstance(declared.type, WholeNumber) and not takes_several(asked, name):
+    if isinstance(declared.type, WholeNumber) and not takes_several(kind, name):
         return "number"
     return "text"
 
@@ -146,23 +146,23 @@ _WIDGETS = {
 }
 
 
-def key_of(asked: str, name: str) -> str:
+def key_of(kind: str, name: str) -> str:
     """Return the key of a control in the session state."""
-    return f"{KEY}{asked} {name}"
+    return f"{KEY}{kind} {name}"
 
 
-def draw_field(asked: str, name: str, choices: Sequence[str] | None = None) -> None:
+def draw_field(kind: str, name: str, choices: Sequence[str] | None = None) -> None:
     """Draw the control of an option."""
-    field = field_of(asked, name, choices)
-    _WIDGETS[field.widget].draw(field, key_of(asked, name))
+    field = field_of(kind, name, choices)
+    _WIDGETS[field.widget].draw(field, key_of(kind, name))
 
 
-def read_field(asked: str, name: str) -> str:
+def read_field(kind: str, name: str) -> str:
     """Return the text of the option that its control holds; empty for the default."""
-    value = st.session_state.get(key_of(asked, name))
-    return "" if value is None else _WIDGETS[field_of(asked, name).widget].read(value)
+    value = st.session_state.get(key_of(kind, name))
+    return "" if value is None else _WIDGETS[field_of(kind, name).widget].read(value)
 
 
-def write_field(asked: str, name: str, text: str) -> None:
+def write_field(kind: str, name: str, text: str) -> None:
     """Set the control of an option; an empty text is the default."""
-    st.session_state[key_of(asked, name)] = _WIDGETS[field_of(asked, name).widget].write(text)
+    st.session_state[key_of(kind, name)] = _WIDGETS[field_of(kind, name).widget].write(text)

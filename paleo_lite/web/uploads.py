@@ -70,7 +70,7 @@ def store_own_files(files: Sequence[tuple[str, bytes]]) -> None:
 
 def read_own_files(files: Sequence[tuple[str, bytes]]) -> OwnFiles:
     """Read files, given by name and content, as networks, devices or calibrations."""
-    own, errors = OwnFiles(network={}, gpu={}, calibration={}, files={}), []
+    uploaded, errors = OwnFiles(network={}, gpu={}, calibration={}, files={}), []
     if len(files) > FILES_AT_MOST:
         errors.append(f"only the first {FILES_AT_MOST} of {len(files)} files are read: remove some")
     for name, content in files[:FILES_AT_MOST]:
@@ -78,25 +78,25 @@ def read_own_files(files: Sequence[tuple[str, bytes]]) -> OwnFiles:
             path = Path(folder) / file_name(name)
             path.write_bytes(content)
             try:
-                _read_file(own, path, hashlib.sha256(content).hexdigest()[:16])
+                _read_file(uploaded, path, hashlib.sha256(content).hexdigest()[:16])
             except PaleoError as error:
                 reason = str(error).replace(f"{folder}/", "")
                 errors.append(reason if path.name in reason else f"{path.name}: {reason}")
-    return msgspec.structs.replace(own, errors=tuple(errors))
+    return msgspec.structs.replace(uploaded, errors=tuple(errors))
 
 
-def _read_file(own: OwnFiles, path: Path, digest: str) -> None:
+def _read_file(uploaded: OwnFiles, path: Path, digest: str) -> None:
     if path.suffix != ".toml":
         if path.suffix[1:] not in SUFFIXES:
             raise BadFile(f"{path}: the file name must end in {', '.join(SUFFIXES)}")
-        own.network[path.name] = read_network_file(path), digest
+        uploaded.network[path.name] = read_network_file(path), digest
     elif _CALIBRATION.search(path.read_bytes()):
-        own.calibration[path.name] = read_calibration(path), digest
+        uploaded.calibration[path.name] = read_calibration(path), digest
     else:
         shipped = {device.id for device in list_devices()}
         [device] = [device for device in list_devices([path]) if device.id not in shipped]
-        own.gpu[device.id] = device, digest
-        own.files[device.id] = path.name
+        uploaded.gpu[device.id] = device, digest
+        uploaded.files[device.id] = path.name
 
 
 def file_name(name: str) -> str:

@@ -62,10 +62,10 @@ class View(msgspec.Struct, frozen=True):
         return self.shown if self.shown in self.gpu else next(iter(self.gpu), "")
 
     def normalized(self) -> View:
-        """Return it with the options that apply, and no `shown` if it is the first device or none."""
+        """Return the view with the options that apply, and without `shown` if it is the first device or none."""
         shown = self.shown if self.shown in self.gpu[1:] else ""
-        given = {name: text for name, text in self.options.items() if text}
-        options = {name: text for name, text in given.items() if applies(self.asked, name, self.network, given)}
+        stated = {name: text for name, text in self.options.items() if text}
+        options = {name: text for name, text in stated.items() if applies(self.asked, name, self.network, stated)}
         return msgspec.structs.replace(self, shown=shown, options=options)
 
     def of_device(self, gpu: str) -> View:
@@ -111,20 +111,20 @@ class View(msgspec.Struct, frozen=True):
         return f"import paleo_lite as pl\n\npl.{self.asked}({', '.join([_literal(network), *named])})"
 
 
-def first_view(asked: str = FIRST) -> View:
+def first_view(kind: str = FIRST) -> View:
     """Return the view with which a question starts."""
-    wanted = WANTED[asked]
-    return View(asked, wanted.network, FIRST_DEVICES, dict(wanted.options))
+    wanted = WANTED[kind]
+    return View(kind, wanted.network, FIRST_DEVICES, dict(wanted.options))
 
 
-def is_flag(asked: str, name: str) -> bool:
+def is_flag(kind: str, name: str) -> bool:
     """Return whether an option is given or not, without a value."""
-    return default_of(asked, name) is False
+    return default_of(kind, name) is False
 
 
-def default_of(asked: str, name: str) -> Any:
+def default_of(kind: str, name: str) -> Any:
     """Return the default of an option in its record."""
-    fields = {field.name: field for field in dataclasses.fields(record_of(asked))}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(record_of(kind))}  # type: ignore[arg-type]
     return fields[name].default
 
 
@@ -141,15 +141,15 @@ def _literal(value: Any) -> str:
     return json.dumps(value) if is_plain else repr(value)
 
 
-def _python_value(asked: str, name: str, text: str, declared: Option) -> Any:
+def _python_value(kind: str, name: str, text: str, declared: Option) -> Any:
     """Return the value that Python would be given: numbers as numbers, several values as a list."""
-    if is_flag(asked, name):
+    if is_flag(kind, name):
         return True
     if declared.is_repeatable:
         return _items(text, declared)
     values = [_number_or_text(part.strip()) for part in text.split(",")]
     is_range = any(value == "..." for value in values)
-    if len(values) == 1 or is_range or not takes_several(asked, name):
+    if len(values) == 1 or is_range or not takes_several(kind, name):
         return _number_or_text(text)
     return values
 
@@ -161,37 +161,37 @@ def _number_or_text(text: str) -> int | float | str:
     return float(text) if re.fullmatch(r"[0-9]{1,18}\.[0-9]{1,18}", text) else text
 
 
-def check_option(asked: str, name: str, text: str, uploaded: Sequence[str] = ()) -> str:
+def check_option(kind: str, name: str, text: str, uploaded: Sequence[str] = ()) -> str:
     """Return the text of an option if it is one; it names neither a file nor more than the page computes.
 
     Raise PaleoError if it is not, with the label of its control.
     """
     if text in uploaded:
         return text
-    label, declared = label_of(asked, name), offered_options(asked)[name]
+    label, declared = label_of(kind, name), offered_options(kind)[name]
     try:
         if len(text) > _LONGEST_TEXT:
             raise BadValue(f"the value is longer than {_LONGEST_TEXT} characters")
-        if is_flag(asked, name):
+        if is_flag(kind, name):
             if text != "yes":
                 raise BadValue(f"must be yes (got {text!r})")
             return text
-        _check_names(asked, name, text)
+        _check_names(kind, name, text)
         if type(declared.type) is WholeNumber or (type(declared.type) is BatchSize and text != FIT):
             _check_counts(text, AT_MOST.get(name, AT_MOST_ELSE))
-        kind = CommaSeparated(declared.type) if takes_several(asked, name) else declared.type
+        value_type = CommaSeparated(declared.type) if takes_several(kind, name) else declared.type
         for item in _items(text, declared):
-            kind.convert(item, None, None)
+            value_type.convert(item, None, None)
     except click.BadParameter as error:
-        raise BadValue(f"“{label}”: {on_page(error.message, asked)}") from None
+        raise BadValue(f"“{label}”: {on_page(error.message, kind)}") from None
     except PaleoError as error:
-        raise BadValue(f"“{label}”: {on_page(str(error), asked)}") from None
+        raise BadValue(f"“{label}”: {on_page(str(error), kind)}") from None
     return text
 
 
-def _check_names(asked: str, name: str, text: str) -> None:
+def _check_names(kind: str, name: str, text: str) -> None:
     """Check that a text contains names of shipped objects only, and no file names."""
-    declared = offered_options(asked)[name]
+    declared = offered_options(kind)[name]
     if isinstance(declared.type, KeyValues):
         _check_names_of_settings(declared.type, text)
         return
@@ -199,7 +199,7 @@ def _check_names(asked: str, name: str, text: str) -> None:
         if text.strip().endswith(".toml"):
             raise BadValue(f"the page opens no file (got {text!r})")
         return
-    names = shipped_names(asked, name)
+    names = shipped_names(kind, name)
     is_checked_by_type = isinstance(declared.type, click.Choice)
     if names and not is_checked_by_type and text not in names:
         raise UnknownName("value", text, names)
@@ -215,9 +215,9 @@ def _check_names_of_settings(settings: KeyValues, text: str) -> None:
 
 
 @cache
-def shipped_names(asked: str, name: str) -> tuple[str, ...]:
+def shipped_names(kind: str, name: str) -> tuple[str, ...]:
     """Return the names that an option may have; none if it is not a name."""
-    declared = offered_options(asked)[name]
+    declared = offered_options(kind)[name]
     if isinstance(declared.type, click.Choice):
         return tuple(declared.type.choices)
     items = declared.type.shell_complete(None, None, "")
@@ -273,25 +273,25 @@ def read_query(
             problems.append(f"In the address, {name[:40]!r}: {error}")
             return default
 
-    asked = read("ask", lambda texts: _QUESTIONS.convert(_one(texts), None, None), FIRST)
-    first = first_view(asked)
+    kind = read("ask", lambda texts: _QUESTIONS.convert(_one(texts), None, None), FIRST)
+    first = first_view(kind)
     options = {
-        name: read(name, lambda texts, name=name: _read_option(asked, name, texts, own_names), "")  # type: ignore[misc]
+        name: read(name, lambda texts, name=name: _read_option(kind, name, texts, own_names), "")  # type: ignore[misc]
         for name in query
         if name not in _OTHERS
     }
     if "network" not in query and not any(options.values()):
         options |= first.options
     view = View(
-        asked,
-        read("network", lambda texts: _read_network(asked, _one(texts), own_names("network")), first.network),
+        kind,
+        read("network", lambda texts: _read_network(kind, _one(texts), own_names("network")), first.network),
         read("gpu", lambda texts: _read_devices(texts, own_names("gpu")), first.gpu),
         options,
         read("shown", lambda texts: _read_devices([_one(texts)], own_names("gpu"))[0], ""),
     )
     for name, text in options.items():
         if text and not applies(view.asked, name, view.network, options):
-            problems.append(f"In the address, {name!r}: “{label_of(asked, name)}” does not apply to this question")
+            problems.append(f"In the address, {name!r}: “{label_of(kind, name)}” does not apply to this question")
     return view.normalized(), problems
 
 
@@ -307,19 +307,19 @@ def _one(texts: Sequence[str]) -> str:
     return texts[0]
 
 
-def _read_option(asked: str, name: str, texts: Sequence[str], own_names: Callable[[str], Sequence[str]]) -> str:
-    offered = offered_options(asked)
+def _read_option(kind: str, name: str, texts: Sequence[str], own_names: Callable[[str], Sequence[str]]) -> str:
+    offered = offered_options(kind)
     if name in NOT_OFFERED and name not in offered:
         raise BadValue(f"the page has no control for it: {NOT_OFFERED[name]}")
     if name not in offered:
         raise UnknownName("control", name, [*_OTHERS, *offered])
-    return check_option(asked, name, _one(texts), own_names(name))
+    return check_option(kind, name, _one(texts), own_names(name))
 
 
-def _read_network(asked: str, text: str, uploaded: Sequence[str]) -> str:
-    if asked == PROFILE:
+def _read_network(kind: str, text: str, uploaded: Sequence[str]) -> str:
+    if kind == PROFILE:
         raise BadValue("a profile is uploaded, not named")
-    names = [*uploaded, *NETWORKS[WANTED[asked].networks]()]
+    names = [*uploaded, *NETWORKS[WANTED[kind].networks]()]
     if text not in names:
         raise UnknownName("network", text, names)
     return text
@@ -327,8 +327,8 @@ def _read_network(asked: str, text: str, uploaded: Sequence[str]) -> str:
 
 def _read_devices(texts: Sequence[str], uploaded: Sequence[str]) -> tuple[str, ...]:
     """Return the devices of a parameter, each once."""
-    given = dict.fromkeys(text for text in texts if text)
-    gpus = tuple(gpu if gpu in uploaded else _DEVICES.convert(gpu, None, None) for gpu in given)
+    names = dict.fromkeys(text for text in texts if text)
+    gpus = tuple(gpu if gpu in uploaded else _DEVICES.convert(gpu, None, None) for gpu in names)
     if len(gpus) > DEVICES_AT_MOST:
         raise BadValue(f"at most {DEVICES_AT_MOST} devices can be compared (got {len(gpus)})")
     return gpus

@@ -94,13 +94,13 @@ def _varies_in_batch(result: Comparison) -> bool:
     """Return whether the predictions of each device are those of several batch sizes, and nothing else varies."""
     if not _has_steps(result):
         return False
-    found = predictions_of(result)
-    kinds = {(each.network, each.precision, each.phase) for each in found}
-    points = {(each.device.id, each.batch_size) for each in found}
+    predictions = predictions_of(result)
+    kinds = {(each.network, each.precision, each.phase) for each in predictions}
+    points = {(each.device.id, each.batch_size) for each in predictions}
     return (
-        len({each.batch_size for each in found}) > 2
+        len({each.batch_size for each in predictions}) > 2
         and len(kinds) == 1
-        and len(points) == len(found)
+        and len(points) == len(predictions)
         and set(result.compared) <= {"gpu", "batch_size"}
     )
 

@@ -254,42 +254,42 @@ AT_MOST_ELSE = 2**24
 _OF_TRAINING = frozenset((*options_of(UpdateOptions), *options_of(AdapterOptions))) - {"offload", "weights"}
 
 
-Given = Mapping[str, str]
+OptionTexts = Mapping[str, str]
 """Texts of the options that are given."""
 
 
-def _generates(network: str, given: Given) -> bool:
-    return given.get("phase") in ("prefill", "decode")
+def _generates(network: str, options: OptionTexts) -> bool:
+    return options.get("phase") in ("prefill", "decode")
 
 
-def _is_decode(network: str, given: Given) -> bool:
-    return given.get("phase") == "decode"
+def _is_decode(network: str, options: OptionTexts) -> bool:
+    return options.get("phase") == "decode"
 
 
-def _makes_pictures(network: str, given: Given) -> bool:
-    return (given.get("phase") or "inference") == "inference"
+def _makes_pictures(network: str, options: OptionTexts) -> bool:
+    return (options.get("phase") or "inference") == "inference"
 
 
-def _trains(network: str, given: Given) -> bool:
-    return not _makes_pictures(network, given)
+def _trains(network: str, options: OptionTexts) -> bool:
+    return not _makes_pictures(network, options)
 
 
-def _makes_videos(network: str, given: Given) -> bool:
+def _makes_videos(network: str, options: OptionTexts) -> bool:
     record = pipelines().get(network)
-    return record is not None and record.is_video and _makes_pictures(network, given)
+    return record is not None and record.is_video and _makes_pictures(network, options)
 
 
-def _reads_tokens(network: str, given: Given) -> bool:
+def _reads_tokens(network: str, options: OptionTexts) -> bool:
     return reads_sequences(network)
 
 
-def _reads_prompts(network: str, given: Given) -> bool:
-    return reads_sequences(network) and not _is_decode(network, given)
+def _reads_prompts(network: str, options: OptionTexts) -> bool:
+    return reads_sequences(network) and not _is_decode(network, options)
 
 
 _PICTURES = ("steps", "guidance", "ulysses", "ring", "guidance_parallel", "tiled", "step_caching")
 
-APPLIES: dict[tuple[str, str], Callable[[str, Given], bool]] = {
+APPLIES: dict[tuple[str, str], Callable[[str, OptionTexts], bool]] = {
     ("predict", "sequence_length"): _reads_prompts,
     ("train", "sequence_length"): _reads_tokens,
     ("train", "tokens"): _reads_tokens,
@@ -307,30 +307,30 @@ APPLIES: dict[tuple[str, str], Callable[[str, Given], bool]] = {
 """When a control is shown that does not always apply, by kind and option; another option is always shown."""
 
 
-def record_of(asked: str) -> type[Options]:
+def record_of(kind: str) -> type[Options]:
     """Return the record of a question."""
-    return ProfileAsked if asked == PROFILE else find_kind(asked).record
+    return ProfileAsked if kind == PROFILE else find_kind(kind).record
 
 
 @cache
-def offered_options(asked: str) -> dict[str, Option]:
+def offered_options(kind: str) -> dict[str, Option]:
     """Return the options of a question for which the page has a control."""
-    without = NOT_OFFERED.keys() - OFFERED_BY.get(asked, frozenset())
-    return {name: declared for name, declared in options_of(record_of(asked)).items() if name not in without}
+    without = NOT_OFFERED.keys() - OFFERED_BY.get(kind, frozenset())
+    return {name: declared for name, declared in options_of(record_of(kind)).items() if name not in without}
 
 
-def takes_several(asked: str, name: str) -> bool:
+def takes_several(kind: str, name: str) -> bool:
     """Return whether the page compares several values of an option."""
-    return name in COMPARED.get(asked, frozenset())
+    return name in COMPARED.get(kind, frozenset())
 
 
-def applies(asked: str, name: str, network: str, given: Given) -> bool:
+def applies(kind: str, name: str, network: str, options: OptionTexts) -> bool:
     """Return whether an option has a control, with a network and the options that are given."""
-    condition = APPLIES.get((asked, name))
-    return condition is None or condition(network, given)
+    condition = APPLIES.get((kind, name))
+    return condition is None or condition(network, options)
 
 
-def label_of(asked: str, name: str) -> str:
+def label_of(kind: str, name: str) -> str:
     """Return the label of the control of an option."""
     words = name.replace("_", " ")
-    return LABELS_OF_KIND.get((asked, name)) or LABELS.get(name) or words[0].upper() + words[1:]
+    return LABELS_OF_KIND.get((kind, name)) or LABELS.get(name) or words[0].upper() + words[1:]

@@ -20,25 +20,25 @@ from paleo_lite.web.wanted import NOT_OFFERED, WANTED, label_of, offered_options
 from paleo_lite.web.words import on_page
 
 
-@pytest.mark.parametrize("asked", WANTED)
-def test_every_option_has_a_control_or_a_reason(asked):
-    for name in options_of(record_of(asked)):
-        if name not in offered_options(asked):
+@pytest.mark.parametrize("kind", WANTED)
+def test_every_option_has_a_control_or_a_reason(kind):
+    for name in options_of(record_of(kind)):
+        if name not in offered_options(kind):
             assert NOT_OFFERED[name]
             continue
-        field = field_of(asked, name)
+        field = field_of(kind, name)
         assert field.widget in _WIDGETS
         assert not re.search(r"--\w", field.help + field.label + field.default + field.example)
 
 
-@pytest.mark.parametrize("asked", KINDS)
-def test_labels_of_a_question_are_all_different(asked):
-    labels = [label_of(asked, name) for name in offered_options(asked)]
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_of_a_question_are_all_different(kind):
+    labels = [label_of(kind, name) for name in offered_options(kind)]
     assert len(set(labels)) == len(labels)
 
 
 @pytest.mark.parametrize(
-    ("asked", "name", "widget"),
+    ("kind", "name", "widget"),
     [
         ("train", "mixed_precision", "yes or no"),
         ("train", "optimizer", "name"),
@@ -52,8 +52,8 @@ def test_labels_of_a_question_are_all_different(asked):
         ("serve", "platform", "name or text"),
     ],
 )
-def test_the_type_of_an_option_chooses_its_control(asked, name, widget):
-    assert field_of(asked, name).widget == widget
+def test_the_type_of_an_option_chooses_its_control(kind, name, widget):
+    assert field_of(kind, name).widget == widget
 
 
 def test_an_empty_control_names_the_default_that_the_record_has():

@@ -59,8 +59,8 @@ def widgets(page):
     return {widget.key: widget for kind in kinds for widget in kind if (widget.key or "").startswith(KEY)}
 
 
-def set_control(page, name, value, asked="train"):
-    widgets(page)[COMMON.get(name) or key_of(asked, name)].set_value(value).run()
+def set_control(page, name, value, kind="train"):
+    widgets(page)[COMMON.get(name) or key_of(kind, name)].set_value(value).run()
     assert not page.exception
     return page
 
