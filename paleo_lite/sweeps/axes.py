@@ -79,10 +79,10 @@ class AxisSpace(Result):
     def inputs(self) -> dict[str, str]:
         """Return a hash of everything that the results depend on, by what it is; see `sweeps.inputs`."""
         axes = json.dumps([self.kind, msgspec.to_builtins(self)])
-        found = {COMBINATIONS: hashlib.sha256(axes.encode()).hexdigest(), **shared_inputs()}
+        hashes = {COMBINATIONS: hashlib.sha256(axes.encode()).hexdigest(), **shared_inputs()}
         for path in self.hardware_files:
-            found[str(path)] = hash_of_file(Path(path))
+            hashes[str(path)] = hash_of_file(Path(path))
         for network in self.networks:
             for file in files_of_network(network):
-                found[str(file)] = hash_of_file(file)
-        return found
+                hashes[str(file)] = hash_of_file(file)
+        return hashes

@@ -203,9 +203,9 @@ def _objectives(
         names = [_ranked_column(name, columns) if name in RANKINGS else name for name in pareto]
     else:
         names = [_ranked_column(by, columns) if by is not None else minimise or maximise or ""]
-    found = [find_column(name, list(columns)) for name in names]
-    maximised = LARGER_IS_BETTER if pareto else tuple(found if maximise else ())
-    return found, [-1.0 if name in maximised else 1.0 for name in found]
+    objectives = [find_column(name, list(columns)) for name in names]
+    maximised = LARGER_IS_BETTER if pareto else tuple(objectives if maximise else ())
+    return objectives, [-1.0 if name in maximised else 1.0 for name in objectives]
 
 
 def find_best(

@@ -204,8 +204,8 @@ def _count_with_stored_weights(network: Network, layers: tuple[Layer, ...], prec
     """Return the work of the layers of a network, with weights in the formats of its checkpoint or the precision."""
     arithmetic, weights = split_format(precision, None)
     work = count(layers, arithmetic)
-    own = network.stored_weights if weights is None else None
-    stored = own or format_of_weights(weights, arithmetic)
+    checkpoint_weights = network.stored_weights if weights is None else None
+    stored = checkpoint_weights or format_of_weights(weights, arithmetic)
     if stored is None:
         return work
     return read_stored_weights(work, layers, stored, reads_tokens=network.lengths is not None)
@@ -217,21 +217,21 @@ def _extrapolate_network(name: str, context: int, precision: str) -> CountedNetw
     second = _count_at_context(name, _FIRST_CONTEXT + 1, precision)
     steps = context - _FIRST_CONTEXT
     layers = tuple(
-        one if _have_same_shapes(one, two) else _extrapolate_layer(one, two, steps)
-        for one, two in zip(first.network.layers, second.network.layers)
+        layer if _have_same_shapes(layer, next_layer) else _extrapolate_layer(layer, next_layer, steps)
+        for layer, next_layer in zip(first.network.layers, second.network.layers)
     )
     extrapolated = {}
     for field in ("per_sample", "fixed", "count_per_sample", "count_fixed", "activations_per_sample"):
-        one, two = getattr(first.work, field), getattr(second.work, field)
-        extrapolated[field] = one + (two - one) * steps
+        value, next_value = getattr(first.work, field), getattr(second.work, field)
+        extrapolated[field] = value + (next_value - value) * steps
     assert first.network.lengths is not None
     lengths = first.network.lengths._replace(keys=context + 1)
     network = first.network._replace(layers=layers, lengths=lengths)
     return CountedNetwork(network, msgspec.structs.replace(first.work, **extrapolated))
 
 
-def _have_same_shapes(one: Layer, two: Layer) -> bool:
-    return one.inputs == two.inputs and one.outputs == two.outputs
+def _have_same_shapes(layer: Layer, other: Layer) -> bool:
+    return layer.inputs == other.inputs and layer.outputs == other.outputs
 
 
 def _extrapolate_layer(first: Layer, second: Layer, steps: int) -> Layer:
@@ -246,8 +246,8 @@ def _extrapolate_shapes(
     first: tuple[tuple[int, ...], ...], second: tuple[tuple[int, ...], ...], steps: int
 ) -> tuple[tuple[int, ...], ...]:
     shapes = []
-    for one, two in zip(first, second):
-        shapes.append(tuple(size + (next_size - size) * steps for size, next_size in zip(one, two)))
+    for shape, next_shape in zip(first, second):
+        shapes.append(tuple(size + (next_size - size) * steps for size, next_size in zip(shape, next_shape)))
     return tuple(shapes)
 
 

@@ -153,8 +153,8 @@ def _fill_memory(grid: Grid) -> None:
         memory[case] = (fixed_bytes + state + per_sample_bytes * batches)[0]
     strategy_memory = grid.columns.pop("own_memory_bytes", None)  # of several workers that train; inf: unknown
     if strategy_memory is not None:
-        known = np.where(np.isinf(strategy_memory), np.nan, strategy_memory)
-        memory = np.where(np.isnan(strategy_memory), memory, known)
+        known_memory = np.where(np.isinf(strategy_memory), np.nan, strategy_memory)
+        memory = np.where(np.isnan(strategy_memory), memory, known_memory)
     grid.columns["memory_bytes"] = memory
     for index, device in enumerate(grid.devices):
         with np.errstate(invalid="ignore"):
@@ -225,19 +225,19 @@ def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
         if has_peak:
             relative_clock = machine.relative_clock(grid.chunk.precision)
             power = power_of(device, relative_clock, constants=model.power_constants)
-        own = slice(None), slice(index, index + 1), slice(number, number + 1)
+        selection = slice(None), slice(index, index + 1), slice(number, number + 1)
         if power is None:
-            watts[own] = device.power_w or np.nan
+            watts[selection] = device.power_w or np.nan
             continue
 
-        def of_rows(seconds: Any, own: tuple[slice, ...] = own) -> Any:
-            rows = np.asarray(seconds)[own][..., indices]
+        def of_rows(seconds: Any, selection: tuple[slice, ...] = selection) -> Any:
+            rows = np.asarray(seconds)[selection][..., indices]
             return broadcast_along(rows, "case", "device", "model", "scaling", "workers", "batch")
 
         alone = Activity(*(of_rows(seconds) if np.ndim(seconds) else seconds for seconds in single.activity))
-        step_s, exchanging_s = time_s[own], exposed_s[own]
+        step_s, exchanging_s = time_s[selection], exposed_s[selection]
         activity = alone.in_larger_step(of_rows(single.time_s), step_s, exchanging_s)
-        watts[own] = power.watts(activity.shares_of(step_s))
+        watts[selection] = power.watts(activity.shares_of(step_s))
     return watts
 
 

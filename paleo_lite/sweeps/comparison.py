@@ -41,8 +41,8 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         rows = []
         for index, answer in enumerate(self.answers):
-            asked = self.settings[index] if self.settings else {}
-            rows += [question_row({**self.always, **asked}) | row for row in answer_rows(answer, RowTerms(None))]
+            settings = self.settings[index] if self.settings else {}
+            rows += [question_row({**self.always, **settings}) | row for row in answer_rows(answer, RowTerms(None))]
         if are_steps(self.answers):
             rows = [
                 {**_step_columns(answer), **row, **_step_columns(answer), **self._speedup_columns(answer)}

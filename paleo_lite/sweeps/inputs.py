@@ -1,4 +1,4 @@
-"""What the rows of a sweep depend on, as hashes: an interrupted sweep is resumed only if all of it is as it was."""
+"""What the rows of a sweep depend on, as hashes: an interrupted sweep is resumed only if none of it has changed."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ HEAD_BYTES = 2**26
 
 def shared_inputs() -> dict[str, str]:
     """Return hashes of what every sweep depends on: this version, the shipped data, and the libraries."""
-    found = {"the version of paleo-lite": __version__}
+    hashes = {"the version of paleo-lite": __version__}
     for name in SHIPPED:
         folder = shipped_folder(name)
         digest = hashlib.sha256()
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
-        found[f"the shipped {name}"] = digest.hexdigest()
+        hashes[f"the shipped {name}"] = digest.hexdigest()
     for library in LIBRARIES:
         try:
-            found[f"the version of {library}"] = version(library)
+            hashes[f"the version of {library}"] = version(library)
         except PackageNotFoundError:
-            found[f"the version of {library}"] = "none"
-    return found
+            hashes[f"the version of {library}"] = "none"
+    return hashes
 
 
 def files_of_network(name: str) -> list[Path]:

@@ -72,12 +72,12 @@ class QuestionSpace(AxisSpace, msgspec.Struct, frozen=True):
 
     def inputs(self) -> dict[str, str]:
         """Return a hash of everything that the results depend on, also of the files that options name."""
-        found = super().inputs()
+        hashes = super().inputs()
         values = [*self.options.values(), *(value for _, of_axis in self.axes for value in of_axis)]
         for value in values:
             if isinstance(value, str) and file_exists(value, Path.is_file):
-                found[value] = hash_of_file(Path(value))
-        return found
+                hashes[value] = hash_of_file(Path(value))
+        return hashes
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -118,14 +118,14 @@ class QuestionSpace(AxisSpace, msgspec.Struct, frozen=True):
 
     def columns(self) -> tuple[list[str], list[str], list[str]]:
         """Return the names of the columns of strings, integers and other numbers."""
-        known = rows.COLUMNS[self.asks]
-        strings = [name for name in known if name in rows.STRINGS]
-        integers = [name for name in known if name in rows.INTEGERS]
-        numbers = [name for name in known if name not in (*strings, *integers)]
+        answer_columns = rows.COLUMNS[self.asks]
+        strings = [name for name in answer_columns if name in rows.STRINGS]
+        integers = [name for name in answer_columns if name in rows.INTEGERS]
+        numbers = [name for name in answer_columns if name not in (*strings, *integers)]
         stated: dict[str, tuple[Any, ...]] = dict(self.axes)
         stated |= {name: (value,) for name, value in self.options.items() if isinstance(value, (str, int, float))}
         for name in reversed(stated):
-            if name in known or name in OPTION_COLUMNS or isinstance(stated[name][0], bool):
+            if name in answer_columns or name in OPTION_COLUMNS or isinstance(stated[name][0], bool):
                 continue
             if all(isinstance(value, int) for value in stated[name]):
                 integers.insert(0, name)

@@ -140,7 +140,7 @@ def run_sweep(
     if output.suffix not in FORMATS:
         raise BadValue(f"the output of a sweep must end in {' or '.join(FORMATS)} (got {output})")
     folder = output.with_name(f"{output.name}.partial")
-    asked = space
+    asked_space = space
     try:
         _remove_leftovers(folder, output)
         check_outputs(output, force=force)
@@ -150,7 +150,7 @@ def run_sweep(
             as_of = _prepare_folder(folder, manifest)
             space = msgspec.structs.replace(space, as_of=as_of)
             at_end.callback(_remove_empty_manifest, folder)
-            at_end.push(partial(_forget_mixed_chunks_after, folder, asked, manifest.inputs))
+            at_end.push(partial(_forget_mixed_chunks_after, folder, asked_space, manifest.inputs))
             finished = {chunk.number for chunk in chunks if _chunk_file(folder, chunk.number).is_file()}
             resumed = len(finished)
             if progress:
@@ -164,7 +164,7 @@ def run_sweep(
                 finished.add(chunk.number)  # a chunk that arrives twice replaces itself
                 if progress:
                     progress(len(finished), len(chunks))
-            changed = _forget_mixed_chunks(folder, asked, manifest.inputs)
+            changed = _forget_mixed_chunks(folder, asked_space, manifest.inputs)
             if changed:
                 raise SweepStopped(
                     f"{clean_message(', '.join(changed[:3]))} changed while the sweep ran: its rows may be of both "
@@ -196,7 +196,7 @@ def _is_finished(folder: Path, output: Path) -> bool:
 
 
 def _identity_of(merged: Path) -> bytes:
-    """Return what tells a merged file from others, under its own name as under that of the output."""
+    """Return what identifies a merged file, whether it still has its own name or that of the output."""
     version = version_of(merged)
     return f"{version.modified_ns} {version.size}".encode()
 
@@ -212,14 +212,14 @@ def _remove_leftovers(folder: Path, output: Path) -> None:
 
 
 def _clear_folder(folder: Path) -> None:
-    """Remove all files but the lock; last the one that tells that they are not needed any more."""
+    """Remove all files but the lock, last the one that marks the sweep as finished."""
     for file in sorted(folder.iterdir(), key=lambda file: file.name == _FINISHED):
         if file.name != _LOCK:
             file.unlink()
 
 
 def _changed_inputs(space: AnySpace, before: dict[str, str]) -> list[str]:
-    """Return the names of what the rows depend on and is no longer as it was."""
+    """Return the names of those inputs of the rows that have changed."""
     try:
         now = space.inputs()
     except OSError as error:  # a file is gone
@@ -232,7 +232,7 @@ def _changed_inputs(space: AnySpace, before: dict[str, str]) -> list[str]:
 def _forget_mixed_chunks(folder: Path, space: AnySpace, inputs: dict[str, str]) -> list[str]:
     """Remove the chunks if what they depend on has changed since the run began; return its names.
 
-    Some of them may be of the old files and some of the new ones.
+    Some of the chunks may have been computed from the old files, and others from the new ones.
     """
     changed = _changed_inputs(space, inputs)
     if changed:
@@ -242,7 +242,7 @@ def _forget_mixed_chunks(folder: Path, space: AnySpace, inputs: dict[str, str]) 
 
 
 def _forget_mixed_chunks_after(folder: Path, space: AnySpace, inputs: dict[str, str], *error: object) -> None:
-    """Do so if the run ends early: a later run could not know of the change if the old files were put back."""
+    """Remove mixed chunks if the run ends early: a later run could not notice that the old files were put back."""
     if any(error) and _count_chunk_files(folder):
         _forget_mixed_chunks(folder, space, inputs)
 

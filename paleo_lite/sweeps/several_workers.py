@@ -72,8 +72,8 @@ def _fill_row(
     except PaleoError as error:
         if len(batch_indices) > 1 and str(batch_sizes) in str(error):  # some of the batch sizes may be possible
             for index in range(len(batch_indices)):
-                one = slice(index, index + 1)
-                _fill_row(grid, row, job, topology, batch_indices[one], batch_sizes[one])
+                single_batch = slice(index, index + 1)
+                _fill_row(grid, row, job, topology, batch_indices[single_batch], batch_sizes[single_batch])
             return
         reason = str(error).replace(str(batch_sizes), str(batch_sizes[0]))  # a number instead of an array of one
         is_selected = np.isin(np.arange(len(grid.batches)), batch_indices)

@@ -134,7 +134,7 @@ class _FilledTimes:
                 self._blocks_of_passes[case, device, number].append(stack.passes_of(index, times.pieces_s))
 
     def times(self) -> SingleWorkerTimes:
-        """Return what was filled."""
+        """Return the times that were filled in."""
         passes = {
             key: Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks)))
             for key, blocks in self._blocks_of_passes.items()
