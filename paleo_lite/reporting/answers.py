@@ -54,8 +54,8 @@ def price_facts(prediction: Prediction | PipelinePrediction) -> list[tuple[str, 
     price = prediction.device.rent
     if prediction.usd_per_million is None or price is None:
         return []
-    made = "token" if prediction.phase == "decode" else getattr(prediction, "made", "sample")
-    return [("cost", f"{format_number(prediction.usd_per_million)} USD per million {made}s, at {price.describe()}")]
+    product = "token" if prediction.phase == "decode" else getattr(prediction, "made", "sample")
+    return [("cost", f"{format_number(prediction.usd_per_million)} USD per million {product}s, at {price.describe()}")]
 
 
 def energy_figures(prediction: Prediction | PipelinePrediction) -> list[KeyFigure]:

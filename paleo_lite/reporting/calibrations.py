@@ -61,7 +61,7 @@ def calibration_page(calibration: Calibration) -> Document:
 
 
 def _power_text(power: PowerFit) -> str:
-    """Return what the watts of a calibration say."""
+    """Return the errors of a calibration of power, with and without the measured watts."""
     text = f"fitted to {format_plural(power.points, 'measured power')}: {power.error:.1%} off"
     text += f", {power.prior_error:.1%} without them"
     if power.held_out_error is not None:

@@ -44,7 +44,7 @@ def evidence_page(calibration: EvidenceCalibration) -> Document:
 
 
 def _accuracy_table(accuracy: list[FigureAccuracy]) -> Table:
-    rows = [{**msgspec.to_builtins(one), "figure": FIGURES[one.figure]} for one in accuracy]
+    rows = [{**msgspec.to_builtins(row), "figure": FIGURES[row.figure]} for row in accuracy]
     columns = select_columns(
         "kind",
         "figure",
@@ -68,7 +68,7 @@ def _moved_table(calibration: EvidenceCalibration) -> Table:
         "high",
         "deviations",
     )
-    return Table("What moved", columns, [msgspec.to_builtins(one) for one in calibration.moved()])
+    return Table("What moved", columns, [msgspec.to_builtins(cause) for cause in calibration.moved()])
 
 
 def _suggested_table(calibration: EvidenceCalibration) -> Table:
@@ -77,4 +77,6 @@ def _suggested_table(calibration: EvidenceCalibration) -> Table:
         find_column("ends_before", title="ratio of ends\nbefore"),  # before the measurement, not as shipped
         "ends_after",
     )
-    return Table("What to measure next", columns, [msgspec.to_builtins(one) for one in calibration.suggested])
+    return Table(
+        "What to measure next", columns, [msgspec.to_builtins(suggestion) for suggestion in calibration.suggested]
+    )

@@ -17,43 +17,50 @@ DEFAULT_TOP = 20
 """Rows of a ranking, unless another number is given."""
 
 
-def local_page(found: LocalPrediction) -> Document:
+def local_page(prediction: LocalPrediction) -> Document:
     """Return the document of a prediction under llama.cpp."""
-    rate, prompt_rate = found.tokens_per_s, found.prompt_tokens_per_s
-    headline = f"{found.network} in {found.weights} on {devices_of(found)}, {found.execution}: {rate:.1f} tokens/s"
-    low_s, high_s = found.token_interval_s
-    slow_s, fast_s = found.prompt_interval_s[1], found.prompt_interval_s[0]
-    on_device = found.weight_bytes + found.cache_bytes + found.buffer_bytes
+    rate, prompt_rate = prediction.tokens_per_s, prediction.prompt_tokens_per_s
+    headline = (
+        f"{prediction.network} in {prediction.weights} on {devices_of(prediction)}, {prediction.execution}: "
+        f"{rate:.1f} tokens/s"
+    )
+    low_s, high_s = prediction.token_interval_s
+    slow_s, fast_s = prediction.prompt_interval_s[1], prediction.prompt_interval_s[0]
+    on_device = prediction.weight_bytes + prediction.cache_bytes + prediction.buffer_bytes
     facts = [
-        ("answer", f"{rate:.1f} tokens/s ({1 / high_s:.1f} to {1 / low_s:.1f} at 90%) behind {found.context:,} tokens"),
+        (
+            "answer",
+            f"{rate:.1f} tokens/s ({1 / high_s:.1f} to {1 / low_s:.1f} at 90%) behind {prediction.context:,} tokens",
+        ),
         (
             "prompt",
-            f"{prompt_rate:,.0f} tokens/s ({found.prompt_tokens / slow_s:,.0f} to {found.prompt_tokens / fast_s:,.0f} "
-            f"at 90%): {format_si(found.prompt_s, 's')} for {found.prompt_tokens:,} tokens",
+            f"{prompt_rate:,.0f} tokens/s ({prediction.prompt_tokens / slow_s:,.0f} to "
+            f"{prediction.prompt_tokens / fast_s:,.0f} at 90%): {format_si(prediction.prompt_s, 's')} for "
+            f"{prediction.prompt_tokens:,} tokens",
         ),
-        ("per token", f"{format_si(found.token_s, 's')}{format_at_90(found.token_interval_s)}"),
-        ("blocks", _describe_blocks(found)),
+        ("per token", f"{format_si(prediction.token_s, 's')}{format_at_90(prediction.token_interval_s)}"),
+        ("blocks", _describe_blocks(prediction)),
         (
             "memory",
-            f"{format_si(on_device, 'B')} of {format_si(found.usable_bytes, 'B')} usable: weights "
-            f"{format_si(found.weight_bytes, 'B')}, cache {format_si(found.cache_bytes, 'B')} in {found.kv_cache}, "
-            f"buffers {format_si(found.buffer_bytes, 'B')}",
+            f"{format_si(on_device, 'B')} of {format_si(prediction.usable_bytes, 'B')} usable: weights "
+            f"{format_si(prediction.weight_bytes, 'B')}, cache {format_si(prediction.cache_bytes, 'B')} in "
+            f"{prediction.kv_cache}, buffers {format_si(prediction.buffer_bytes, 'B')}",
         ),
-        ("host memory", format_si(found.host_bytes, "B")),
-        ("largest context", f"{found.largest_context:,} tokens"),
+        ("host memory", format_si(prediction.host_bytes, "B")),
+        ("largest context", f"{prediction.largest_context:,} tokens"),
     ]
-    facts += _energy_facts(found.energy)
-    facts.append(("backend", found.backend))
-    if found.cpu is not None:
-        facts.append(("processor", found.cpu))
-    return Document(headline, facts, [], found.notes)
+    facts += _energy_facts(prediction.energy)
+    facts.append(("backend", prediction.backend))
+    if prediction.cpu is not None:
+        facts.append(("processor", prediction.cpu))
+    return Document(headline, facts, [], prediction.notes)
 
 
-def _describe_blocks(found: LocalPrediction) -> str:
+def _describe_blocks(prediction: LocalPrediction) -> str:
     """Return what is on the device."""
-    text = f"{found.gpu_blocks} of {found.blocks} on the device"
-    if found.cpu_expert_blocks:
-        text += f", without the experts of {found.cpu_expert_blocks}"
+    text = f"{prediction.gpu_blocks} of {prediction.blocks} on the device"
+    if prediction.cpu_expert_blocks:
+        text += f", without the experts of {prediction.cpu_expert_blocks}"
     return text
 
 
@@ -101,9 +108,9 @@ _COLUMNS = select_columns(
 
 def advice_page(advice: LocalAdvice, top: int | None = None) -> Document:
     """Return the document of a ranking, with its `top` rows; by default `DEFAULT_TOP`."""
-    rows = [_row_of(found, best) for found, best in zip(advice.rows, advice.best_weights, strict=True)]
-    one = ("best_weights", "device") if advice.by == "formats" else ("weights", "file_bytes", "differing_tokens")
-    columns = [column for column in _COLUMNS if column.key not in one]
+    rows = [_row_of(prediction, best) for prediction, best in zip(advice.rows, advice.best_weights, strict=True)]
+    unused = ("best_weights", "device") if advice.by == "formats" else ("weights", "file_bytes", "differing_tokens")
+    columns = [column for column in _COLUMNS if column.key not in unused]
     table = Table(advice.by.capitalize(), columns, rows, sortable=True)
     table = table.drop_empty_columns("tokens_per_s").head(top or DEFAULT_TOP, "the best ")
     return Document(_headline(advice), [], [table], advice.notes)
@@ -125,33 +132,33 @@ def _headline(advice: LocalAdvice) -> str:
     )
 
 
-def devices_of(found: LocalPrediction) -> str:
+def devices_of(prediction: LocalPrediction) -> str:
     """Return the devices of a prediction as text: ``2 x rtx3090``."""
-    return f"{found.gpus} x {found.device}" if found.gpus > 1 else found.device
+    return f"{prediction.gpus} x {prediction.device}" if prediction.gpus > 1 else prediction.device
 
 
-def _row_of(found: LocalPrediction, best_weights: str | None) -> dict[str, Any]:
+def _row_of(prediction: LocalPrediction, best_weights: str | None) -> dict[str, Any]:
     """Return a row of the ranking."""
-    low_s, high_s = found.token_interval_s
+    low_s, high_s = prediction.token_interval_s
     return {
-        **found.row(),
-        "device": devices_of(found),
-        "weights": found.weights,
-        "file_bytes": found.file_bytes,
-        "differing_tokens": DIFFERING_TOKENS.get(found.weights),
-        "placement": _short_placement(found),
+        **prediction.row(),
+        "device": devices_of(prediction),
+        "weights": prediction.weights,
+        "file_bytes": prediction.file_bytes,
+        "differing_tokens": DIFFERING_TOKENS.get(prediction.weights),
+        "placement": _short_placement(prediction),
         "best_weights": best_weights,
         "slowest_tokens_per_s": 1 / high_s,
         "fastest_tokens_per_s": 1 / low_s,
-        "prompt_tokens_per_s": found.prompt_tokens_per_s,
-        "largest_context": found.largest_context,
-        "usd_per_million_tokens": None if found.energy is None else found.energy.usd_per_million_tokens,
+        "prompt_tokens_per_s": prediction.prompt_tokens_per_s,
+        "largest_context": prediction.largest_context,
+        "usd_per_million_tokens": None if prediction.energy is None else prediction.energy.usd_per_million_tokens,
     }
 
 
-def _short_placement(found: LocalPrediction) -> str:
-    if found.is_whole:
+def _short_placement(prediction: LocalPrediction) -> str:
+    if prediction.is_whole:
         return "all"
-    if found.cpu_expert_blocks:
-        return f"all but experts of {found.cpu_expert_blocks}/{found.blocks}"
-    return f"{found.gpu_blocks}/{found.blocks} blocks"
+    if prediction.cpu_expert_blocks:
+        return f"all but experts of {prediction.cpu_expert_blocks}/{prediction.blocks}"
+    return f"{prediction.gpu_blocks}/{prediction.blocks} blocks"

@@ -71,21 +71,21 @@ def _file_page(findings: Findings, top: int | None) -> Document:
 
 
 def _notes(findings: Findings) -> list[str]:
-    """Return what makes a file doubtful and what it leaves out, the doubts of single rows once each."""
+    """Return the doubts about a file and what it leaves out; a doubt that several rows share is listed once."""
     alike: dict[str, list[str]] = {}
     for reading in findings.readings:
         for doubt in reading.doubts:
             alike.setdefault(_NUMBERS.sub("", doubt), []).append(doubt)
-    said = []
+    notes = []
     for doubts in alike.values():
         others = len(doubts) - 1
         rows = f" ({others} more {'row' if others == 1 else 'rows'} likewise)" if others else ""
-        said.append(f"{doubts[0]}{rows}")
-    return [_sentence(note) for note in [*said, *findings.doubts, *findings.missing]]
+        notes.append(f"{doubts[0]}{rows}")
+    return [_sentence(note) for note in [*notes, *findings.doubts, *findings.missing]]
 
 
 def _sentence(text: str) -> str:
-    """Return a text that starts with a capital and ends with a point."""
+    """Return a text that starts with a capital letter and ends with a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
@@ -186,7 +186,7 @@ def _summary(result: Measurements, top: int | None) -> Table:
 
 
 def _asks(findings: Findings, name: str) -> bool:
-    """Return whether a file asks for a fact."""
+    """Return whether a file lacks a fact that the user can state."""
     return any(f"`{name} = " in sentence for sentence in findings.missing)
 
 

@@ -41,13 +41,13 @@ def pipeline_headline(prediction: PipelinePrediction) -> str:
         size += f", {sampling.frames} frames"
     steps = "1 step" if sampling.steps == 1 else f"{sampling.steps} steps"
     devices = "" if prediction.split.devices == 1 else f"{prediction.split.devices} x "
-    asked = f"{prediction.network} on {devices}{prediction.machine.name}, {prediction.precision}, {size}, {steps}"
+    situation = f"{prediction.network} on {devices}{prediction.machine.name}, {prediction.precision}, {size}, {steps}"
     if sampling.images > 1:
-        asked += f", batch of {sampling.images}"
+        situation += f", batch of {sampling.images}"
     time = format_si(prediction.time_s, "s")
     if not prediction.is_forecast:
-        return f"{asked}: at least {time} (bound from the data sheet)"
-    answer = f"{asked}: {time}{format_at_90(prediction.interval)}"
+        return f"{situation}: at least {time} (bound from the data sheet)"
+    answer = f"{situation}: {time}{format_at_90(prediction.interval)}"
     if sampling.images > 1:
         answer += f", {format_si(prediction.time_per_image_s, 's')} per {prediction.made}"
     if not prediction.memory.fits:
@@ -103,7 +103,7 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
 
 
 def memory_remedy(prediction: PipelinePrediction) -> str:
-    """Return what makes a pipeline fit that does not."""
+    """Return what would make a pipeline fit that is too large for the memory."""
     memory = prediction.memory
     fitting = [name for name, size in memory.by_offload.items() if size <= memory.usable_bytes]
     remedy = f"fits with --offload {fitting[0]}" if fitting else "fits with no --offload alone"
@@ -201,7 +201,7 @@ def _kind_table(kinds: dict[str, dict[str, Any]], total: dict[str, Any]) -> Tabl
 
 def scaling_page(scaling: PictureScaling) -> Document:
     """Return the document of a pipeline on several numbers of devices."""
-    one = scaling.one
+    prediction = scaling.one
     rows = scaling.rows()
     columns = select_columns(
         find_column("devices", key="workers"),
@@ -214,15 +214,15 @@ def scaling_page(scaling: PictureScaling) -> Document:
         find_column("scaling_efficiency", key="efficiency"),
         "low_s",
         "high_s",
-        find_column("throughput_per_s", title=f"{one.made}s\nper s"),
+        find_column("throughput_per_s", title=f"{prediction.made}s\nper s"),
         "energy_j",
         "memory_bytes",
         drop=("memory_bytes", "energy_j", "throughput_per_s", "low_s", "high_s"),
     )
     best = min(rows, key=lambda row: row["time_s"])
     title = (
-        f"{pipeline_headline(one)}; on {format_plural(best['workers'], 'device')} {format_si(best['time_s'], 's')}, "
-        f"{format_number(best['speedup'])} times as fast"
+        f"{pipeline_headline(prediction)}; on {format_plural(best['workers'], 'device')} "
+        f"{format_si(best['time_s'], 's')}, {format_number(best['speedup'])} times as fast"
     )
-    facts = [("time model", describe_model(one.model))]
+    facts = [("time model", describe_model(prediction.model))]
     return Document(title, facts, [Table("Time by number of devices", columns, rows)], notes=scaling.notes)

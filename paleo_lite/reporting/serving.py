@@ -98,8 +98,8 @@ def _describe_devices(serving: Serving) -> str:
     """Return number and name of the devices, of each pool where they have different ones."""
     pool = serving.prefill_pool
     if pool is not None and pool.gpu != serving.gpu:
-        own = serving.devices - pool.devices
-        return f"{pool.devices} x {pool.gpu_name} for prompts and {own} x {serving.gpu_name}"
+        decode_devices = serving.devices - pool.devices
+        return f"{pool.devices} x {pool.gpu_name} for prompts and {decode_devices} x {serving.gpu_name}"
     name = f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
     return name if _lasts(serving) else f"up to {name}"
 
@@ -116,12 +116,12 @@ def _describe_formats(serving: Serving) -> str:
     return f"{serving.precision} with weights in {serving.weights}" if has_other else serving.precision
 
 
-def _describe_memory(one: Serving | PrefillPool, per_device: str = "per device") -> str:
+def _describe_memory(pool: Serving | PrefillPool, per_device: str = "per device") -> str:
     """Return the memory of a device, and the tokens that the cache of a replica holds."""
     return (
-        f"{per_device} weights {format_si(one.weights_bytes, 'B', 3)}, activations "
-        f"{format_si(one.activations_bytes, 'B', 3)}, cache {format_si(one.cache_bytes, 'B', 3)} "
-        f"for {one.cache_tokens:,} tokens"
+        f"{per_device} weights {format_si(pool.weights_bytes, 'B', 3)}, activations "
+        f"{format_si(pool.activations_bytes, 'B', 3)}, cache {format_si(pool.cache_bytes, 'B', 3)} "
+        f"for {pool.cache_tokens:,} tokens"
     )
 
 
@@ -136,7 +136,7 @@ def _interval(figure: Figure, show: Callable[[float], str]) -> str | None:
 
 
 def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
-    """Return the objectives, what of them is missed, and what is recommended."""
+    """Return the objectives, which of them are missed, and the recommendation."""
     facts = []
     if serving.slo is not None:
         objectives = ", ".join(serving.slo["objectives"])
@@ -188,11 +188,11 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         facts.append(("decode memory", _describe_memory(serving, per_device)))
     hit_rate = serving.figures.get("prefix_hit_rate")
     if hit_rate is not None and hit_rate.value is not None:
-        found = f"{format_percent(hit_rate.value)} of the prompts' tokens found"
+        prefix_cache = f"{format_percent(hit_rate.value)} of the prompts' tokens found"
         rates = serving.prefix_hit_rates or ()
         if len(rates) > 1:
-            found += f", by replica {format_percent(min(rates))} to {format_percent(max(rates))}"
-        facts.append(("prefix cache", found))
+            prefix_cache += f", by replica {format_percent(min(rates))} to {format_percent(max(rates))}"
+        facts.append(("prefix cache", prefix_cache))
     facts.append(("engine", f"{serving.engine}: {serving.engine_limits}"))
     facts.append(("overhead", f"{format_si(serving.overhead_s, 's', 3)} per iteration"))
     facts.append(("simulated", f"{serving.requests:,} requests in {format_si(serving.duration_s, 's', 3)}"))
@@ -281,7 +281,7 @@ def _candidate_table(serving: Serving) -> Table:
         *[column for column in DEGREES if any(getattr(candidate, column.key) > 1 for candidate in candidates)],
         "weights",
         "batch_limit",
-        *[name for name in POOLS_AND_DRAFTS if any(getattr(one, name) is not None for one in candidates)],
+        *[name for name in POOLS_AND_DRAFTS if any(getattr(candidate, name) is not None for candidate in candidates)],
         find_column("output_tokens_per_s_per_gpu", key="tokens_per_s_per_gpu"),
         find_column("output_tokens_per_s_per_user", key="tokens_per_s_per_user"),
         "replicas",
@@ -318,7 +318,7 @@ def _within_devices(advice: DeploymentAdvice) -> list[Candidate]:
     """Return the candidates that have no more devices than are allowed; all of them if none has."""
     if advice.devices is None:
         return advice.candidates
-    return [one for one in advice.candidates if one.devices <= advice.devices] or advice.candidates
+    return [candidate for candidate in advice.candidates if candidate.devices <= advice.devices] or advice.candidates
 
 
 POOLS_AND_DRAFTS = ("prefill", "draft")
@@ -335,9 +335,9 @@ def _row(candidate: Candidate) -> dict[str, Any]:
 
 
 def _describe_prices(advice: DeploymentAdvice) -> str:
-    """Return whose prices the deployments have."""
-    pools = [one for candidate in advice.candidates for one in (candidate, candidate.prefill) if one is not None]
-    return describe_prices([PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in pools])
+    """Return the clouds whose prices the deployments have."""
+    pools = [pool for candidate in advice.candidates for pool in (candidate, candidate.prefill) if pool is not None]
+    return describe_prices([PricedDevice(pool.gpu, pool.price_usd_per_h, pool.price_cloud) for pool in pools])
 
 
 def _describe(candidate: Candidate, advice: DeploymentAdvice) -> str:
@@ -367,7 +367,7 @@ def _notes(serving: Serving) -> list[str]:
 
 
 def _by_reason(refused: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each reason once, with the deployments that it speaks of."""
+    """Yield each reason once, with the deployments that it applies to."""
     names: dict[str, list[str]] = {}
     for name, reason in refused.items():
         names.setdefault(reason, []).append(name)

@@ -75,9 +75,9 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def _counted_unit(comparison: Comparison) -> str:
     """Return what throughputs and costs count: pictures, or a token per sequence of a step of decode, or samples."""
-    made = {each.made if isinstance(each, PipelinePrediction) else "" for each in comparison.answers}
-    if len(made) == 1 and "" not in made:
-        return f"{made.pop()}s"
+    products = {each.made if isinstance(each, PipelinePrediction) else "" for each in comparison.answers}
+    if len(products) == 1 and "" not in products:
+        return f"{products.pop()}s"
     return "tokens" if all(each.phase == "decode" for each in comparison.answers) else "samples"
 
 
@@ -100,7 +100,7 @@ class _Ranked(NamedTuple):
 
     column: str
     is_more_better: bool
-    text: str  # what the best value is, after the number
+    text: str  # unit and meaning of the best value, which follow its number
 
 
 CONCLUSIONS = {
@@ -115,7 +115,7 @@ CONCLUSIONS = {
         _Ranked("usd_per_million", False, "USD per million {unit}"),
     ),
 }
-"""What a comparison concludes, with the columns of which the first that several rows have decides."""
+"""Conclusions of a comparison, each with its columns: the first one that several rows have decides."""
 
 
 def conclusions(comparison: Comparison, unit: str = "samples") -> list[tuple[str, str]]:
@@ -125,7 +125,7 @@ def conclusions(comparison: Comparison, unit: str = "samples") -> list[tuple[str
         for row, label in zip(comparison.rows, comparison.labels(), strict=True)
         if row.get("answer") == FORECAST and row.get("overloaded") != "yes" and row.get("fits") is not False
     ]
-    found = []
+    facts = []
     for name, candidates in CONCLUSIONS.items():
         for ranked in candidates:
             values = [(row[ranked.column], label) for row, label in usable if row.get(ranked.column) is not None]
@@ -133,9 +133,9 @@ def conclusions(comparison: Comparison, unit: str = "samples") -> list[tuple[str
                 continue
             best, label = (max if ranked.is_more_better else min)(values, key=lambda value: value[0])
             number = format_time_short(best) if ranked.column.endswith("_s") and not ranked.is_more_better else ""
-            found.append((name, f"{label}: {number or format_number(best)} {ranked.text.format(unit=unit)}"))
+            facts.append((name, f"{label}: {number or format_number(best)} {ranked.text.format(unit=unit)}"))
             break
-    return found
+    return facts
 
 
 def side_by_side_page(comparison: Comparison) -> Document:
@@ -168,7 +168,7 @@ _PRICES_AT_MOST = 6
 
 
 def _prices_of(comparison: Comparison) -> str:
-    """Return whose prices costs are at, and that clouds differ if they do."""
+    """Return the prices that the costs are computed from, and whether they are of different clouds."""
     rents = {each.device.id: each.device.rent for each in comparison.answers if each.device.rent is not None}
     clouds = {rent.cloud for rent in rents.values()}
     differ = " of different clouds" if len(clouds) > 1 else ""

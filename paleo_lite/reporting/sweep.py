@@ -85,9 +85,9 @@ def _with_intervals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _other_options(rows: list[dict[str, Any]]) -> list[Column]:
     """Return columns of the options that differ between rows and that no table has by itself, such as micro_batch."""
-    known = {column.key for column in _COLUMNS} | {name for names in ANSWER_COLUMNS.values() for name in names}
-    known |= {*NUMBER_COLUMNS, *STRING_COLUMNS, "interval", "batch_size_per_worker"}
-    names = [name for name in rows[0] if name not in known and len({row.get(name) for row in rows}) > 1]
+    excluded = {column.key for column in _COLUMNS} | {name for names in ANSWER_COLUMNS.values() for name in names}
+    excluded |= {*NUMBER_COLUMNS, *STRING_COLUMNS, "interval", "batch_size_per_worker"}
+    names = [name for name in rows[0] if name not in excluded and len({row.get(name) for row in rows}) > 1]
     # Other names and texts than those of options may stand in a file of unknown origin.
     options = [name for name in names if re.fullmatch(r"[a-z_]{1,40}", name)]
     return [option_column(name) for name in options]
@@ -204,6 +204,6 @@ def _describe_answers(comparison: Comparison, indices: list[int]) -> str:
         return ""
     for name in comparison.settings[0]:
         values = dict.fromkeys(comparison.settings[index][name] for index in indices)
-        if [index for index, asked in enumerate(comparison.settings) if asked[name] in values] == indices:
+        if [index for index, settings in enumerate(comparison.settings) if settings[name] in values] == indices:
             return f"{', '.join(map(str, values))}: "
     return f"{len(indices)} of {total} answers: "

@@ -22,14 +22,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # date of the files of an archive, so that the s
 def tables_of(document: Document) -> dict[str, Table]:
     """Return all tables of a document and its sections by a name that is theirs alone, the facts first."""
     facts = list(_facts_of(document))
-    found = {FACTS: raw_table(facts, ("name", "value"))}
+    tables = {FACTS: raw_table(facts, ("name", "value"))}
     for title, table in _tables_within(document, ""):
         name, number = title, 1
-        while name.lower() in {other.lower() for other in found}:
+        while name.lower() in {other.lower() for other in tables}:
             number += 1
             name = f"{title[: _SHEET_CHARACTERS - 4]} ({number})"
-        found[name] = table
-    return found
+        tables[name] = table
+    return tables
 
 
 def _tables_within(document: Document, section: str) -> Iterator[tuple[str, Table]]:

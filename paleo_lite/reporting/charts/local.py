@@ -25,7 +25,7 @@ def local_chart(answer: LocalAdvice | LocalPrediction) -> Any:
     alt = altair()
     every = answer.rows if isinstance(answer, LocalAdvice) else (answer,)
     by_formats = isinstance(answer, LocalAdvice) and answer.by == "formats"
-    rows = [_row_of(found, by_formats) for found in every[:ROWS_AT_MOST]]
+    rows = [_row_of(prediction, by_formats) for prediction in every[:ROWS_AT_MOST]]
     names, present = [_WHOLE, _PARTLY], {row["group"] for row in rows}
     shown = [name for name in names if name in present]
     colours = [SERIES[names.index(name)] for name in shown]
@@ -57,21 +57,21 @@ def local_chart(answer: LocalAdvice | LocalPrediction) -> Any:
     return alt.hconcat(*panels, spacing=20).properties(title=title)
 
 
-def _row_of(found: LocalPrediction, by_formats: bool) -> dict[str, Any]:
+def _row_of(prediction: LocalPrediction, by_formats: bool) -> dict[str, Any]:
     """Return the row of a prediction: rates with the ends of their intervals."""
-    low_s, high_s = found.token_interval_s
-    prompt_low_s, prompt_high_s = found.prompt_interval_s
+    low_s, high_s = prediction.token_interval_s
+    prompt_low_s, prompt_high_s = prediction.prompt_interval_s
     return {
-        "name": found.weights if by_formats else devices_of(found),
-        "group": _WHOLE if found.is_whole else _PARTLY,
-        "answer": found.tokens_per_s,
+        "name": prediction.weights if by_formats else devices_of(prediction),
+        "group": _WHOLE if prediction.is_whole else _PARTLY,
+        "answer": prediction.tokens_per_s,
         "answer_low": 1 / high_s,
         "answer_high": 1 / low_s,
-        "answer_label": f"{found.tokens_per_s:.3g}",
-        "prompt": found.prompt_tokens_per_s,
-        "prompt_low": found.prompt_tokens / prompt_high_s,
-        "prompt_high": found.prompt_tokens / prompt_low_s,
-        "prompt_label": f"{found.prompt_tokens_per_s:,.0f}",
+        "answer_label": f"{prediction.tokens_per_s:.3g}",
+        "prompt": prediction.prompt_tokens_per_s,
+        "prompt_low": prediction.prompt_tokens / prompt_high_s,
+        "prompt_high": prediction.prompt_tokens / prompt_low_s,
+        "prompt_label": f"{prediction.prompt_tokens_per_s:,.0f}",
     }
 
 
@@ -81,8 +81,8 @@ def _title(every: tuple[LocalPrediction, ...], by_formats: bool) -> str:
     if len(every) == 1:
         return f"{best.network} in {best.weights} on {best.device}"
     if by_formats:
-        said = "is the best format that fits" if best.is_whole else "is the fastest; none fits wholly"
-        return f"{best.network} on {best.device}: {best.weights} {said}"
+        verdict = "is the best format that fits" if best.is_whole else "is the fastest; none fits wholly"
+        return f"{best.network} on {best.device}: {best.weights} {verdict}"
     return f"{best.network} in {best.weights}: {best.device} is the fastest"
 
 

@@ -14,16 +14,16 @@ from .render import SERIES, altair, inline_data, time_unit
 WIDTH, ROW_HEIGHT, LIVE_HEIGHT = 640, 40, 160
 
 SHARED = "in turns"
-"""How a division without devices of the engines alone is called."""
+"""Label of a division in which engines and trainer take turns on the same devices."""
 
 
-def rl_chart(found: RlAnswer | Comparison) -> Any:
+def rl_chart(answer: RlAnswer | Comparison) -> Any:
     """Draw the phases of a step with its live sequences, the divisions that advice compared, or several steps."""
-    if isinstance(found, Comparison):
-        return _comparison_chart(found)
-    if found.divisions:
-        return _division_chart(found)
-    return _step_chart(found)
+    if isinstance(answer, Comparison):
+        return _comparison_chart(answer)
+    if answer.divisions:
+        return _division_chart(answer)
+    return _step_chart(answer)
 
 
 def _step_chart(answer: RlAnswer) -> Any:
@@ -81,7 +81,7 @@ def _step_chart(answer: RlAnswer) -> Any:
 
 
 def _division_chart(answer: RlAnswer) -> Any:
-    """Draw the time of a step over the devices that engines have alone, of every division that fits."""
+    """Draw the time of a step over the number of devices that only engines use, for every division that fits."""
     alt = altair()
     factor, unit = time_unit(max(row.time_s for row in answer.divisions))
     marks = [
@@ -113,10 +113,10 @@ def _division_chart(answer: RlAnswer) -> Any:
     return points.properties(width=WIDTH, height=320, title=title)
 
 
-def _comparison_chart(found: Comparison) -> Any:
+def _comparison_chart(comparison: Comparison) -> Any:
     """Draw the times of several steps as bars, with the time of trainer and engines as points."""
     alt = altair()
-    factor, unit = time_unit(max(row["time_s"] for row in found.rows))
+    factor, unit = time_unit(max(row["time_s"] for row in comparison.rows))
     rows = [
         {
             "step": label,
@@ -124,7 +124,7 @@ def _comparison_chart(found: Comparison) -> Any:
             "low": row["low_s"] * factor,
             "high": row["high_s"] * factor,
         }
-        for row, label in zip(found.rows, found.labels(), strict=True)
+        for row, label in zip(comparison.rows, comparison.labels(), strict=True)
     ]
     base = alt.Chart(inline_data(rows)).encode(y=alt.Y("step:N", title=None, sort=None))
     bars = base.mark_bar().encode(

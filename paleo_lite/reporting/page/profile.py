@@ -191,8 +191,8 @@ def _roofline_section(kernels: KernelReport) -> Document:
 
 def _ranked_kernels(kernels: KernelReport) -> list[KernelRow]:
     """Return the most important kernels with known headroom, ordered by the time that could be saved."""
-    known = [row for row in kernels.kernels if row.headroom is not None]
-    return [] if kernels.time_s is None else kernels_to_profile(known)
+    with_headroom = [row for row in kernels.kernels if row.headroom is not None]
+    return [] if kernels.time_s is None else kernels_to_profile(with_headroom)
 
 
 def _optimization_section(kernels: KernelReport) -> Document:
