@@ -75,13 +75,13 @@ class BlockCosts(NamedTuple):
     def of_stages(self, network: Network, stages: Sequence[DeviceStages]) -> list[StageCost]:
         """Return the cost of each device of a pipeline; devices with equal parts of the network share one object."""
         types = network.block_types or (0,) * network.blocks
-        found: dict[tuple[object, ...], StageCost] = {}
+        known_costs: dict[tuple[object, ...], StageCost] = {}
         costs = []
         for stage in stages:
             content = (tuple(sorted(types[block] for block in stage.blocks)), stage.has_embedding, stage.has_loss)
-            if content not in found:
-                found[content] = self.of_stage(network, stage)
-            costs.append(found[content])
+            if content not in known_costs:
+                known_costs[content] = self.of_stage(network, stage)
+            costs.append(known_costs[content])
         return costs
 
     def of_stage(self, network: Network, stage: DeviceStages) -> StageCost:
@@ -204,7 +204,7 @@ def _compute_block_costs(job: Job, shape: BlockShape, stacks: tuple[StackKernels
 
 
 def stack_kernels(job: Job, config: ParallelConfig) -> tuple[StackKernels | None, ...]:
-    """Return the kernels of a tuned stack, with the chosen ones of experts or all possible ones; None of another."""
+    """Return the kernels of a tuned stack, one for each possible choice of expert kernels; otherwise None alone."""
     if not uses_tuned_stack(job, config):
         return (None,)
     names = job.cached_across_models(_possible_expert_kernels, config.expert_kernels)
@@ -235,7 +235,7 @@ def _experts_per_token(job: Job) -> int:
 
 
 def _mean_costs(alternatives: Sequence[BlockCosts]) -> BlockCosts:
-    """Return the mean of costs of which one applies; the interval is as much wider as they are apart."""
+    """Return the mean of alternative costs; the scatter between the alternatives widens the interval."""
 
     def mean_of(costs: Iterable[DeviceCost]) -> DeviceCost:
         return average_costs([(1 / len(alternatives), cost) for cost in costs])

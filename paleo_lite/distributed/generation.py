@@ -192,7 +192,7 @@ def _generation_cost(job: Job, tensor: int, samples: int) -> _GenerationCost:
     time_s = extrapolate([prediction.time_s for prediction in predictions])
     deviation = None
     if predictions[0].terms.deviation is not None:
-        variances = [(one.time_s * float(one.terms.deviation or 0.0)) ** 2 for one in predictions]
+        variances = [(prediction.time_s * float(prediction.terms.deviation or 0.0)) ** 2 for prediction in predictions]
         deviation = math.sqrt(extrapolate(variances)) / time_s
     messages_by_count = [_all_reduce_messages(prediction, tensor, job.element_bytes) for prediction in predictions]
     messages = {}

@@ -71,11 +71,11 @@ _ALONG_ONE_LINK: dict[str, Callable[[Any, int, LinkRate], Any]] = {
 }
 
 LEAST_S = 1e-8
-"""Latency below which a fitted one is none."""
+"""Smallest latency in a mean of fitted ones, whose logarithms are averaged."""
 
 
 def expected_rate(name: str | LinkRate, operation: str = ALL_REDUCE) -> LinkRate:
-    """Return the rate of a link; one of which a data sheet alone is known is as others of its kind."""
+    """Return the rate of a link; one known only from its data sheet is assumed to be like measured ones of its kind."""
     link = link_rate(name, operation=operation)
     share = cluster_prior().bandwidth_share.get(link.kind)
     return link if share is None or link.ppp_at else as_others(link, share, operation, shipped_link_calibrations())
@@ -86,7 +86,9 @@ def as_others(link: LinkRate, share: float, operation: str, measured: Mapping[st
 
     Data sheets of links state no latency, or that of a wire, and a small message takes that of a call.
     """
-    fits = [one.operations[operation] for one in measured.values() if operation in one.operations]
+    fits = [
+        calibration.operations[operation] for calibration in measured.values() if operation in calibration.operations
+    ]
     latencies = {
         field: math.exp(sum(math.log(max(getattr(fit, field), LEAST_S)) for fit in fits) / len(fits))
         for field in ("start_s", "latency_s", "ramp_s")
@@ -181,8 +183,8 @@ def collective_shares(topology: Topology, operation: str, message_bytes: float) 
 def learned_topology(topology: Topology, device: Device, evidence: EvidenceCalibration | None, kind: str) -> Topology:
     """Return a topology whose links are calibrated by measured collectives.
 
-    Links stay as they are without measured collectives, and where the evidence has servers or steps of the kind of
-    question with exchanges, whose times contain the links.
+    Links stay unchanged if no collectives were measured, or if the evidence has servers or steps of the same kind as
+    the question: their times contain exchanges over the links already.
     """
     if evidence is None or KIND not in evidence.kinds:
         return topology
@@ -220,7 +222,7 @@ def _learned_link(link: LinkRate, device: Device, devices: int, evidence: Eviden
 
 
 def _remaining_spread(factors: Any) -> float:
-    """Return what remains uncertain of a bandwidth in a cluster, relative to the spread between clusters.
+    """Return the remaining uncertainty of a bandwidth in a cluster, relative to the spread between clusters.
 
     The spread between clusters loses the variance that the collectives explain, and keeps what they leave.
     """

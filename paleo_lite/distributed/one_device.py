@@ -199,7 +199,7 @@ def _terms(
 
 
 def _mean_terms(alternatives: Sequence[Terms]) -> Terms:
-    """Return the mean of times of which one applies; their deviation is as much larger as they are apart."""
+    """Return the mean of alternative times; the scatter between the alternatives increases their deviation."""
     first = alternatives[0]
     if len(alternatives) == 1:
         return first

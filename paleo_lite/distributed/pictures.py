@@ -127,15 +127,15 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON; of several numbers of devices, what differs between them is null."""
-        one, rows = self.one, self.rows()
+        single_device, rows = self.one, self.rows()
         answered = dict.fromkeys(COMMON_FIELDS) | {
-            name: as_json(getattr(one, name))
+            name: as_json(getattr(single_device, name))
             for name in ("network", "gpu", "precision", "execution", "is_forecast", "calibration", "version")
         }
         answered["notes"] = as_json(self.notes)
         if len(rows) == 1:
             answered |= {name: as_json(getattr(self.found[0], name)) for name in FIELDS_OF_ROWS}
-        return answer_json(answered, {**msgspec.structs.asdict(one.sampling), "rows": rows})
+        return answer_json(answered, {**msgspec.structs.asdict(single_device.sampling), "rows": rows})
 
 
 def scale_pipeline(
@@ -158,7 +158,7 @@ def scale_pipeline(
         split = SequenceSplit(guidance=guidance)
         return predict_pipeline(msgspec.structs.replace(run, sampling=sampling, split=split), machine, model_in)
 
-    found = []
+    fastest_rows = []
     for number in workers:
         if not 1 <= number <= _MAX_WORKERS:
             raise BadValue(f"--workers must be from 1 to {_MAX_WORKERS:,} devices (got {number:,})")
@@ -169,8 +169,8 @@ def scale_pipeline(
                 f"{run.sampling.images} pictures or videos: choose other `--workers`, or a larger `--batch-size`"
             )
         fewer = [row for devices in _divisors(number)[:-1] for row in _rows(run, predict_groups, devices)]
-        found.append(_with_note(min(rows, key=_time_s), min(fewer, key=_time_s, default=None)))
-    return PictureScaling(predict_groups(run.sampling.images, 1), tuple(found))
+        fastest_rows.append(_with_note(min(rows, key=_time_s), min(fewer, key=_time_s, default=None)))
+    return PictureScaling(predict_groups(run.sampling.images, 1), tuple(fastest_rows))
 
 
 def _time_s(row: PictureScaleRow) -> float:

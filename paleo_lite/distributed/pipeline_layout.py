@@ -153,8 +153,8 @@ def balanced_layout(
         of_devices[device] += 1
         loads[device] += 1
     counts = [0] * (pipeline * virtual_stages)
-    for device, own in enumerate(of_devices):
-        least, left_over = divmod(own, virtual_stages)
+    for device, block_count in enumerate(of_devices):
+        least, left_over = divmod(block_count, virtual_stages)
         for part in range(virtual_stages):
             # The first device begins with the embedding, and the last ends with the output head.
             has_more = part >= virtual_stages - left_over if device == 0 else part < left_over
@@ -185,9 +185,9 @@ def place_stages(
     starts = [sum(counts[:number]) for number in range(stages)]
     devices = []
     for device in range(pipeline):
-        own: list[int] = []
+        device_blocks: list[int] = []
         for stage in range(device, stages, pipeline):
-            own += range(starts[stage], starts[stage] + counts[stage])
+            device_blocks += range(starts[stage], starts[stage] + counts[stage])
         own_counts = counts[device::pipeline]
-        devices.append(DeviceStages(tuple(own), device == 0, device == pipeline - 1, own_counts))
+        devices.append(DeviceStages(tuple(device_blocks), device == 0, device == pipeline - 1, own_counts))
     return devices

@@ -32,7 +32,7 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
     available_bytes = usable_bytes(job.machine.device)
     config = settings.parallel or ParallelConfig()
     changes = list(_possible_changes(job, config, topology))
-    pairs = [(one, other) for index, one in enumerate(changes) for other in changes[index + 1 :]]
+    pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
     tried: list[tuple[float, float, str]] = []
     for together in [*((change,) for change in changes), *pairs]:
         parallel = {name: value for change in together for name, value in change.parallel.items()}
@@ -49,7 +49,7 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
         if step.memory_bytes is not None:
             name = " ".join(change.option for change in together)
             tried.append((float(step.time_s), float(step.memory_bytes), name))
-    fitting = sorted(one for one in tried if one[1] <= available_bytes)
+    fitting = sorted(attempt for attempt in tried if attempt[1] <= available_bytes)
     if fitting:
         shown = [
             f"`{name}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"

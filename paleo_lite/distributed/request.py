@@ -30,7 +30,7 @@ class Feed(NamedTuple):
 
 
 class ClusterRequest(msgspec.Struct, frozen=True):
-    """What is asked of many devices: what records of options say about them, in single values."""
+    """What is asked of many devices: the options of several records that concern them, each as a single value."""
 
     # Numbers of devices: 8, [1, 2, 4] or a range as text; None for all devices of the topology.
     workers: int | str | Sequence[int] | None = None

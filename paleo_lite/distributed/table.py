@@ -185,15 +185,15 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
             "version": __version__,
             "notes": [*self.assumptions, *self.notes],
         }
-        own = {name: getattr(self, name) for name in _TABLE_FIELDS}
+        fields = {name: getattr(self, name) for name in _TABLE_FIELDS}
         if self.why:
             fitting = [row for row in self.rows if row.fits]
-            own["best"] = fitting[0].strategy if fitting else None
-            own["runner_up"] = fitting[1].strategy if len(fitting) > 1 else None
-            own["why"] = self.why
-            own["refused"] = self.refused
-        own["rows"] = [row.to_dict() for row in self.rows]
-        return answer_json(common, own)
+            fields["best"] = fitting[0].strategy if fitting else None
+            fields["runner_up"] = fitting[1].strategy if len(fitting) > 1 else None
+            fields["why"] = self.why
+            fields["refused"] = self.refused
+        fields["rows"] = [row.to_dict() for row in self.rows]
+        return answer_json(common, fields)
 
 
 class ScaleRow(Step, Answer, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from .step_plan import plan_step
 from .table import ScaleRow
 
 NOTABLE_GAIN = 0.02
-"""Share of a step from which on a gain is said."""
+"""Smallest gain that is reported, as a share of the step."""
 
 
 def balance_note(
