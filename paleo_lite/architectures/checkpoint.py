@@ -67,10 +67,10 @@ _TEXT_PREFIXES = ("model.", "language_model.", "backbone.", "transformer.", "dec
 
 def _from_block(name: str) -> str | None:
     """Return a name from the list of blocks on; None for a block outside the part that writes text."""
-    before, found, rest = name.partition("layers.")
-    if found and not before.startswith("*"):
+    before, separator, rest = name.partition("layers.")
+    if separator and not before.startswith("*"):
         is_text = not _without_prefixes(before)
-        return found + rest if is_text else None
+        return separator + rest if is_text else None
     return _without_prefixes(name)
 
 
@@ -179,23 +179,23 @@ def read_stored_weights(
 
     Raise BadDescriptor if the method is unknown, or a field is malformed.
     """
-    key, found = "quantization_config", fields.get("quantization_config")
-    if found is None:
+    key, quantization = "quantization_config", fields.get("quantization_config")
+    if quantization is None:
         for part in ("text_config", "thinker_config"):
             nested = fields.get(part)
             if isinstance(nested, dict) and nested.get("quantization_config") is not None:
-                key, found = f"{part}.quantization_config", nested["quantization_config"]
-    if found is None and fields.get("compression_config") is not None:
-        key, found = "compression_config", fields["compression_config"]
-    if found is None and sidecar is not None:
-        key, found = "quantization of hf_quant_config.json", sidecar.get("quantization")
-        found = {"quant_method": "modelopt", **found} if isinstance(found, dict) else found
-    if found is None:
+                key, quantization = f"{part}.quantization_config", nested["quantization_config"]
+    if quantization is None and fields.get("compression_config") is not None:
+        key, quantization = "compression_config", fields["compression_config"]
+    if quantization is None and sidecar is not None:
+        key, quantization = "quantization of hf_quant_config.json", sidecar.get("quantization")
+        quantization = {"quant_method": "modelopt", **quantization} if isinstance(quantization, dict) else quantization
+    if quantization is None:
         return None
-    if not isinstance(found, dict):
-        raise BadDescriptor(f"{where}: $.{key} must be an object (got {found!r})")
+    if not isinstance(quantization, dict):
+        raise BadDescriptor(f"{where}: $.{key} must be an object (got {quantization!r})")
     try:
-        return _read(msgspec.json.encode({"expert_dtype": fields.get("expert_dtype"), **found}))
+        return _read(msgspec.json.encode({"expert_dtype": fields.get("expert_dtype"), **quantization}))
     except BadDescriptor as error:
         raise BadDescriptor(f"{where}: $.{key}: {error}") from None
 
@@ -219,7 +219,7 @@ def _read(data: bytes) -> StoredWeights:
 
 
 def _integer(fields: Fields, names: str, default: int | None = None) -> int:
-    """Return the first of some fields that is there, as an integer."""
+    """Return the first of several fields that is present, as an integer."""
     for name in names.split():
         value = fields.get(name)
         if value is not None:
@@ -232,7 +232,7 @@ def _integer(fields: Fields, names: str, default: int | None = None) -> int:
 
 
 def _listed(fields: Fields, names: str) -> StoredModules:
-    """Return the modules of the first of some lists that is there."""
+    """Return the modules of the first of several lists that is present."""
     for name in names.split():
         value = fields.get(name)
         if value:
@@ -242,7 +242,7 @@ def _listed(fields: Fields, names: str) -> StoredModules:
     return StoredModules()
 
 
-def _kept(fields: Fields, names: str) -> tuple[FormatRule, ...]:
+def _unconverted_rules(fields: Fields, names: str) -> tuple[FormatRule, ...]:
     """Return the rule for the modules that stay in 16 bits."""
     modules = _listed(fields, names)
     return (FormatRule(modules, None),) if modules.names or modules.pattern else ()
@@ -272,7 +272,7 @@ def _fp8(fields: Fields) -> StoredWeights:
             raise BadDescriptor(f"weight_block_size must be two sizes (got {block!r})")
         scale_bits = 8 if fields.get("scale_fmt") == "ue8m0" else 32
         stored = msgspec.structs.replace(FORMATS["fp8-block"], group=block[0] * block[1], scale_bits=scale_bits)
-    rules = _kept(fields, "modules_to_not_convert ignored_layers")
+    rules = _unconverted_rules(fields, "modules_to_not_convert ignored_layers")
     if fields.get("expert_dtype") == "fp4":  # DeepSeek-V4: E2M1 with the exponents of the microscaling formats
         rules = (*rules, FormatRule(StoredModules(frozenset({"experts"})), FORMATS["mxfp4"]))
     return StoredWeights("fp8", stored, rules, has_narrow_activations=True)
@@ -294,8 +294,8 @@ def _compressed_tensors(fields: Fields) -> StoredWeights:
             default = stored
         else:
             rules.append(FormatRule(modules_of(targets), stored))
-    kept = _kept(fields, "ignore")
-    return StoredWeights("compressed-tensors", default, (*kept, *rules), has_narrow_activations=has_activations)
+    unconverted = _unconverted_rules(fields, "ignore")
+    return StoredWeights("compressed-tensors", default, (*unconverted, *rules), has_narrow_activations=has_activations)
 
 
 def _scheme(weights: Any, layout: Any) -> Format:
@@ -320,14 +320,14 @@ def _scheme(weights: Any, layout: Any) -> Format:
 def _gptq(fields: Fields) -> StoredWeights:
     bits, group = _integer(fields, "bits"), _integer(fields, "group_size", 128)
     stored = _integers(bits, group, zero_point=True)  # the files have zero points of symmetric weights as well
-    rules = list(_kept(fields, "modules_to_not_convert"))
+    rules = list(_unconverted_rules(fields, "modules_to_not_convert"))
     dynamic = fields.get("dynamic")
     for pattern, changed in dynamic.items() if isinstance(dynamic, dict) else ():
         modules = modules_of([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"])
-        own = None
+        module_format = None
         if not pattern.startswith("-:") and isinstance(changed, dict):
-            own = _integers(_integer(changed, "bits", bits), _integer(changed, "group_size", group), True)
-        rules.append(FormatRule(modules, own))
+            module_format = _integers(_integer(changed, "bits", bits), _integer(changed, "group_size", group), True)
+        rules.append(FormatRule(modules, module_format))
     parts: tuple[Part, ...] = (*CONVERTED_PARTS, "head") if fields.get("lm_head") is True else CONVERTED_PARTS
     return StoredWeights("gptq", stored, tuple(rules), parts)
 
@@ -337,7 +337,7 @@ def _awq(fields: Fields) -> StoredWeights:
         _integer(fields, "bits w_bit", 4), _integer(fields, "group_size q_group_size", 128),
         fields.get("zero_point", True) is not False,
     )  # fmt: skip
-    return StoredWeights("awq", stored, _kept(fields, "modules_to_not_convert"))
+    return StoredWeights("awq", stored, _unconverted_rules(fields, "modules_to_not_convert"))
 
 
 _ALGORITHMS = {
@@ -364,56 +364,56 @@ def _algorithm(fields: Fields) -> tuple[Format, bool]:
 
 
 def _modelopt(fields: Fields) -> StoredWeights:
-    kept = _kept(fields, "exclude_modules ignore modules_to_not_convert")
+    unconverted = _unconverted_rules(fields, "exclude_modules ignore modules_to_not_convert")
     if fields.get("quant_algo") != "MIXED_PRECISION":
         stored, has_activations = _algorithm(fields)
-        return StoredWeights("modelopt", stored, kept, has_narrow_activations=has_activations)
+        return StoredWeights("modelopt", stored, unconverted, has_narrow_activations=has_activations)
     layers = fields.get("quantized_layers")
-    if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
+    if not isinstance(layers, dict) or not all(isinstance(settings, dict) for settings in layers.values()):
         raise BadDescriptor("MIXED_PRECISION needs quantized_layers, the algorithm of each module")
     names: dict[Format, list[str]] = {}
     activations = set()
-    for module, own in layers.items():
-        stored, has_activations = _algorithm(own)
+    for module, settings in layers.items():
+        stored, has_activations = _algorithm(settings)
         names.setdefault(stored, []).append(module)
         activations.add(has_activations)
     rules = [FormatRule(modules_of(modules), stored) for stored, modules in names.items()]
     base = _fp8(fields).stored if fields.get("quant_method") == "fp8" else None
-    rest = () if base is not None else kept
+    rest = () if base is not None else unconverted
     return StoredWeights("modelopt", base, (*rules, *rest), has_narrow_activations=any(activations))
 
 
 def _mxfp4(fields: Fields) -> StoredWeights:
-    return StoredWeights("mxfp4", FORMATS["mxfp4"], _kept(fields, "modules_to_not_convert"), ("experts",))
+    return StoredWeights("mxfp4", FORMATS["mxfp4"], _unconverted_rules(fields, "modules_to_not_convert"), ("experts",))
 
 
 def _bitsandbytes(fields: Fields) -> StoredWeights:
-    kept = _kept(fields, "llm_int8_skip_modules")
+    unconverted = _unconverted_rules(fields, "llm_int8_skip_modules")
     if fields.get("load_in_8bit"):
-        return StoredWeights("bitsandbytes", FORMATS["int8"], kept, has_narrow_activations=True)
+        return StoredWeights("bitsandbytes", FORMATS["int8"], unconverted, has_narrow_activations=True)
     stored = FORMATS["nf4"]
     if not fields.get("bnb_4bit_use_double_quant"):
         stored = msgspec.structs.replace(stored, scale_bits=32)
-    return StoredWeights("bitsandbytes", stored, kept)
+    return StoredWeights("bitsandbytes", stored, unconverted)
 
 
 _TORCHAO = {
     "int4": 4, "int8": 8, "float8": 0, "intx": 4, "uintx": 4, "nvfp4": 0,
 }  # fmt: skip
-"""Bits of the integers of torchao's configs, by the begin of their names; 0 for floating-point numbers."""
+"""Bits of the integers of torchao's configs, by the beginning of their names; 0 for floating-point numbers."""
 
 
 def _torchao(fields: Fields) -> StoredWeights:
-    found = fields.get("quant_type")
+    quant_type = fields.get("quant_type")
     data: Any = fields.get("quant_type_kwargs") or {}
-    if isinstance(found, dict):
-        found = found.get("default", found)
-        data = found.get("_data", {}) if isinstance(found, dict) else {}
-        found = found.get("_type") if isinstance(found, dict) else found
-    name = re.sub(r"[^a-z0-9]", "", str(found).lower())
+    if isinstance(quant_type, dict):
+        quant_type = quant_type.get("default", quant_type)
+        data = quant_type.get("_data", {}) if isinstance(quant_type, dict) else {}
+        quant_type = quant_type.get("_type") if isinstance(quant_type, dict) else quant_type
+    name = re.sub(r"[^a-z0-9]", "", str(quant_type).lower())
     begin = next((begin for begin in _TORCHAO if name.startswith(begin)), None)
     if begin is None or not isinstance(data, dict):
-        raise BadDescriptor(f"quant_type is {found!r}, which is not read; configs of {', '.join(_TORCHAO)} are")
+        raise BadDescriptor(f"quant_type is {quant_type!r}, which is not read; configs of {', '.join(_TORCHAO)} are")
     if begin == "float8":
         stored = FORMATS["fp8"]
     elif begin == "nvfp4":
@@ -424,24 +424,24 @@ def _torchao(fields: Fields) -> StoredWeights:
     parts: tuple[Part, ...] = CONVERTED_PARTS
     if fields.get("include_input_output_embeddings"):
         parts = (*CONVERTED_PARTS, "head", "embedding")
-    kept = _kept(fields, "modules_to_not_convert")
-    return StoredWeights("torchao", stored, kept, parts, has_narrow_activations="activation" in name)
+    unconverted = _unconverted_rules(fields, "modules_to_not_convert")
+    return StoredWeights("torchao", stored, unconverted, parts, has_narrow_activations="activation" in name)
 
 
 def _quark(fields: Fields) -> StoredWeights:
     whole = fields.get("global_quant_config")
     if not isinstance(whole, dict):
         raise BadDescriptor("global_quant_config is missing")
-    rules = list(_kept(fields, "exclude"))
-    own = fields.get("layer_quant_config")
-    for pattern, changed in own.items() if isinstance(own, dict) else ():
+    rules = list(_unconverted_rules(fields, "exclude"))
+    layer_settings = fields.get("layer_quant_config")
+    for pattern, changed in layer_settings.items() if isinstance(layer_settings, dict) else ():
         rules.append(FormatRule(modules_of([pattern]), _quark_format(changed)))
     has_activations = whole.get("input_tensors") is not None
     return StoredWeights("quark", _quark_format(whole), tuple(rules), has_narrow_activations=has_activations)
 
 
 def _quark_format(fields: Any) -> Format | None:
-    """Return the format of a tensor's description of quark's."""
+    """Return the format that quark's description of a tensor states."""
     weight = fields.get("weight") if isinstance(fields, dict) else None
     if isinstance(weight, list):
         weight = weight[0] if weight else None
@@ -465,16 +465,20 @@ def _experts_int8(fields: Fields) -> StoredWeights:
 def _bitnet(fields: Fields) -> StoredWeights:
     """Return ternary weights, four of which are packed into a byte (Ma et al. 2024)."""
     stored = msgspec.structs.replace(_integers(2, 0, zero_point=False), scale_bits=0)
-    return StoredWeights("bitnet", stored, _kept(fields, "modules_to_not_convert"), has_narrow_activations=True)
+    return StoredWeights(
+        "bitnet", stored, _unconverted_rules(fields, "modules_to_not_convert"), has_narrow_activations=True
+    )
 
 
 def _hqq(fields: Fields) -> StoredWeights:
     whole = fields.get("quant_config")
-    own = whole.get("weight_quant_params") if isinstance(whole, dict) else None
-    if not isinstance(own, dict):
+    weight_settings = whole.get("weight_quant_params") if isinstance(whole, dict) else None
+    if not isinstance(weight_settings, dict):
         raise BadDescriptor("quant_config.weight_quant_params is missing")
-    stored = _integers(_integer(own, "nbits"), _integer(own, "group_size", 64), zero_point=True)
-    return StoredWeights("hqq", msgspec.structs.replace(stored, zero_point_bits=16), _kept(fields, "skip_modules"))
+    stored = _integers(_integer(weight_settings, "nbits"), _integer(weight_settings, "group_size", 64), zero_point=True)
+    return StoredWeights(
+        "hqq", msgspec.structs.replace(stored, zero_point_bits=16), _unconverted_rules(fields, "skip_modules")
+    )
 
 
 def _named_weights(fields: Fields) -> StoredWeights:
@@ -484,7 +488,9 @@ def _named_weights(fields: Fields) -> StoredWeights:
                "fp8": FORMATS["fp8"]}  # fmt: skip
     if name not in formats:
         raise BadDescriptor(f"weights is {fields['weights']!r}, which is not read; int2, int4, int8 and float8 are")
-    return StoredWeights(str(fields["quant_method"]), formats[name], _kept(fields, "modules_to_not_convert"))
+    return StoredWeights(
+        str(fields["quant_method"]), formats[name], _unconverted_rules(fields, "modules_to_not_convert")
+    )
 
 
 METHODS: dict[str, Callable[[Fields], StoredWeights]] = {

@@ -70,13 +70,13 @@ def measure_checkpoint(
 
 def _bytes_by_part(tensors: Sequence[FileTensor], blocks: int) -> dict[Part, int]:
     """Return the bytes of matrices and scales by part, with wide numbers in 16 bits."""
-    found: dict[Part, int] = {}
+    sizes: dict[Part, int] = {}
     for tensor in tensors:
         part = part_of_tensor(tensor, blocks)
         if part is not None:
             is_wide = tensor.dtype in WIDE_TYPES and not _SCALE.search(tensor.name)
-            found[part] = found.get(part, 0) + (2 * prod(tensor.shape) if is_wide else tensor.stored_bytes)
-    return found
+            sizes[part] = sizes.get(part, 0) + (2 * prod(tensor.shape) if is_wide else tensor.stored_bytes)
+    return sizes
 
 
 def part_of_tensor(tensor: FileTensor, blocks: int) -> Part | None:
@@ -99,18 +99,18 @@ def part_of_tensor(tensor: FileTensor, blocks: int) -> Part | None:
 
 def _numbers_by_part(stored: StoredWeights, layers: Sequence[Layer]) -> dict[Part, tuple[float, float]]:
     """Return the bytes of the quantized and of the 16-bit matrices of a network, by part and by the formats."""
-    found: dict[Part, tuple[float, float]] = {}
+    numbers_by_part: dict[Part, tuple[float, float]] = {}
     for layer, part in zip(layers, parts_of(layers, reads_tokens=True)):
         if part is None or not layer.parameters or is_convolution(layer) or is_in_tower(layer):
             continue
-        own, numbers = stored.format_of(layer, part), prod(layer.weights[0])
-        predicted, wide = found.get(part, (0.0, 0.0))
-        if own is None:
+        layer_format, numbers = stored.format_of(layer, part), prod(layer.weights[0])
+        predicted, wide = numbers_by_part.get(part, (0.0, 0.0))
+        if layer_format is None:
             wide += 2 * numbers
         else:
-            predicted += own.bytes_per_number * numbers
-        found[part] = predicted, wide
-    return found
+            predicted += layer_format.bytes_per_number * numbers
+        numbers_by_part[part] = predicted, wide
+    return numbers_by_part
 
 
 def _formats_of_files(tensors: Sequence[FileTensor], blocks: int) -> StoredWeights:

@@ -75,16 +75,16 @@ def text_lengths(
             check_integer(name, value, 1)
     keys_of_positions = positions.split()
     positions = next((key for key in keys_of_positions if config.fields.get(key) is not None), positions)
-    known = config.optional_integer(positions) or longest
+    known_positions = config.optional_integer(positions) or longest
     new_tokens = 1 if is_decode else 0
-    tokens = options.length or options.context or min(DEFAULT_TOKENS, known or DEFAULT_TOKENS) - new_tokens
+    tokens = options.length or options.context or min(DEFAULT_TOKENS, known_positions or DEFAULT_TOKENS) - new_tokens
     keys = tokens + new_tokens
-    if known is not None and keys > known and not is_extensible:
+    if known_positions is not None and keys > known_positions and not is_extensible:
         requested = f"a context of {tokens} and one more token" if is_decode else f"a sequence of {tokens} tokens"
         raise SequenceTooLong(
-            f"{name_of(config.where)} knows {known} positions ($.{positions}); {requested} is too long"
+            f"{name_of(config.where)} knows {known_positions} positions ($.{positions}); {requested} is too long"
         )
     if keys % options.context_parallel:
         raise BadValue(f"--context-parallel {options.context_parallel} does not divide a sequence of {keys} tokens")
     queries = 1 if is_decode else keys // options.context_parallel
-    return SequenceLengths(queries, keys, uses_cache, known)
+    return SequenceLengths(queries, keys, uses_cache, known_positions)

@@ -76,11 +76,11 @@ def named_parts(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "vision_config": NAMED_TOWERS[str(named["model_name"])]}
     if model_type not in NAMED_ONLY or "vision_config" in fields:
         return fields
-    found = {**fields, "vision_config": NAMED_ONLY[model_type]}
+    completed = {**fields, "vision_config": NAMED_ONLY[model_type]}
     audio = fields.get("audio_processor")
     if isinstance(audio, dict) and isinstance(audio.get("config"), dict):
-        found["audio_config"] = {**audio["config"], "model_type": f"{model_type}_audio"}
-    return found
+        completed["audio_config"] = {**audio["config"], "model_type": f"{model_type}_audio"}
+    return completed
 
 
 class TextPart(NamedTuple):

@@ -158,12 +158,12 @@ class _GgufReader:
                 metadata[f"{key}.length"] = length
             else:
                 metadata[key] = value
-        found = [self.tensor() for _ in range(tensors)]
-        self.check_size(max((offset + tensor.bytes for tensor, offset in found), default=0), metadata)
-        return GgufHeader(metadata, tuple(tensor for tensor, _ in found))
+        tensors_with_offsets = [self.tensor() for _ in range(tensors)]
+        self.check_size(max((offset + tensor.bytes for tensor, offset in tensors_with_offsets), default=0), metadata)
+        return GgufHeader(metadata, tuple(tensor for tensor, _ in tensors_with_offsets))
 
     def check_size(self, data_bytes: int, metadata: dict[str, Any]) -> None:
-        """Check that the data of the tensors are there, or none of them."""
+        """Check that the file has the data of all tensors, or of none."""
         alignment = metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1:
             raise BadFile(f"{self.path}: general.alignment is {alignment!r}, not a number of bytes")
@@ -235,6 +235,6 @@ class _GgufReader:
         return content
 
     def skip(self, size: int) -> None:
-        """Pass over bytes in pieces, so that what is missing is noticed."""
+        """Skip bytes piece by piece, so that a truncated file is noticed."""
         while size > 0:
             size -= len(self.read(min(size, 1 << 16)))

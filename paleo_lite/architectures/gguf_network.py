@@ -75,9 +75,9 @@ def config_fields(header: GgufHeader, path: Path) -> dict[str, Any]:
     architecture = fields.get("general.architecture")
     model_type = MODEL_TYPES.get(str(architecture))
     if model_type is None:
-        known = ", ".join(MODEL_TYPES)
+        known_architectures = ", ".join(MODEL_TYPES)
         raise BadDescriptor(
-            f"{path}: general.architecture is {architecture!r}, which is not read; {known} are. "
+            f"{path}: general.architecture is {architecture!r}, which is not read; {known_architectures} are. "
             "Give the config.json of the model instead"
         )
     config: dict[str, Any] = {}

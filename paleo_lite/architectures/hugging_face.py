@@ -178,7 +178,7 @@ class BuiltModel:
         return module, config
 
     def _prepare_decoder(self, config: Any, class_name: str | None) -> Any:
-        """Return the config of a decoder that writes, which must say that it is one (BERT); others as they are."""
+        """Return the config of a model that writes text, marked as a decoder (BERT needs this); others unchanged."""
         writers = self.transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         assumed = ASSUMED.get(config.model_type)
         for name, value in assumed.fields.items() if assumed is not None else ():
@@ -196,8 +196,10 @@ class BuiltModel:
         for chosen in (self.transformers.AutoModelForCausalLM, self.transformers.AutoModel):
             if type(config) in chosen._model_mapping:
                 return chosen.from_config
-        own = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
-        classes = [kind for kind in vars(own).values() if getattr(kind, "config_class", None) is type(config)]
+        modeling_module = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
+        classes = [
+            kind for kind in vars(modeling_module).values() if getattr(kind, "config_class", None) is type(config)
+        ]
         if not classes:
             raise TypeError(f"no model has a {type(config).__name__}")
         return classes[-1]._from_config
@@ -308,8 +310,8 @@ class BuiltModel:
         if not tokens or self._cache_argument is None:
             return cache
         words = self._words(samples, tokens)
-        given = {name: value.tensor for name, value in self._assumed_arguments(tokens).items()}
-        result = self.module(words, **{self._cache_argument: cache}, use_cache=True, **given)
+        arguments = {name: value.tensor for name, value in self._assumed_arguments(tokens).items()}
+        result = self.module(words, **{self._cache_argument: cache}, use_cache=True, **arguments)
         filled = getattr(result, "cache", None) or getattr(result, "past_key_values", None)
         if filled is None:
             raise TraceFailed(f"{self.reference} cannot be traced with a KV cache: forward returns none")

@@ -42,14 +42,14 @@ KnownValues = tuple[tuple[str, tuple[Any, ...]], ...]
 """Keys with the values of each that are known; the first one is that of a config without the key."""
 
 
-def other_values(known: KnownValues, config: Config) -> list[tuple[str, Any, Any]]:
-    """Return the keys of which a config has other values than the known ones: key, value, and the first known one."""
-    found = []
-    for key, values in known:
+def other_values(known_values: KnownValues, config: Config) -> list[tuple[str, Any, Any]]:
+    """Return the keys of a config whose values are not among the known ones: key, value, and the first known value."""
+    differing = []
+    for key, values in known_values:
         value = config.fields.get(key, values[0])
         if (tuple(value) if isinstance(value, list) else value) not in values:
-            found.append((key, value, values[0]))
-    return found
+            differing.append((key, value, values[0]))
+    return differing
 
 
 class Integer(NamedTuple):
@@ -149,8 +149,8 @@ class Choice(NamedTuple):
         for value, selected in self.cases:
             if value == selector:
                 return read_value(selected, config)
-        known = ", ".join(repr(value) for value, _ in self.cases)
-        raise config.fail(f"$.{self.key} must be one of {known} (got {selector!r})")
+        known_values = ", ".join(repr(value) for value, _ in self.cases)
+        raise config.fail(f"$.{self.key} must be one of {known_values} (got {selector!r})")
 
 
 class IfSet(NamedTuple):
@@ -440,11 +440,11 @@ class Multiple(NamedTuple):
 
     def read(self, config: Config) -> int:
         """Return the integer."""
-        given = Integer(self.key, None).read(config) if self.key else None
+        stated = Integer(self.key, None).read(config) if self.key else None
         factor = self.factor.read(config) if isinstance(self.factor, Integer) else self.factor
         base = Integer(self.of).read(config)
         assert factor is not None and base is not None
-        return given or int(factor * base)
+        return stated or int(factor * base)
 
 
 class ObjectOf(NamedTuple):

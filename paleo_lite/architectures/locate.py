@@ -27,7 +27,7 @@ def locate(
 ) -> Path | None:
     """Return the file that describes a model; None for the names of shipped networks and for other files.
 
-    Raise BadDescriptor if there is no config where the name says.
+    Raise BadDescriptor if there is no config in the place that the name states.
     """
     if name.endswith(GGUF):
         return Path(name)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .checkpoint import StoredWeights
 
 TRACED = "transformers "
-"""Begin of the source of networks that were traced."""
+"""Beginning of the source of networks that were traced."""
 
 _SIDECAR = "hf_quant_config.json"
 """File of modelopt beside a config."""
@@ -167,7 +167,7 @@ def _read_unknown(
 
 
 def _can_trace(config: Config, options: SequenceOptions) -> bool:
-    """Return whether the installed ``transformers`` knows a type, and all of it on one device is asked for."""
+    """Return whether the installed ``transformers`` knows a type, and the whole network is requested on one device."""
     from .trace_process import traceable_types
 
     degrees = (options.tensor_parallel, options.context_parallel, options.expert_parallel)
@@ -175,7 +175,7 @@ def _can_trace(config: Config, options: SequenceOptions) -> bool:
 
 
 def _writes_text(fields: dict[str, Any], family: Family, options: SequenceOptions) -> bool:
-    """Return whether a phase of writing is asked for of an encoder's class that writes text, which has no record."""
+    """Return whether prefill or decode is requested of an encoder's class that writes text and has no record."""
     is_asked = not family.generates and options.phase in GENERATION_PHASES
     return is_asked and str((fields.get("architectures") or [""])[0]).endswith(("ForCausalLM", "LMHeadModel"))
 
@@ -204,9 +204,9 @@ def _read_guess(config: Config, options: SequenceOptions) -> Network:
     mapped = config.fields.get("auto_map")
     writes_text = isinstance(mapped, dict) and "AutoModelForCausalLM" in mapped  # as ChatGLMModel does
     is_headless = isinstance(classes, list) and str(classes[0]).endswith("Model") and not writes_text
-    own = config.with_fields({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]})
-    whole = read_family(own, family, None, SequenceOptions(1))
-    network = read_family(own, family, None, options)
+    decoder_config = config.with_fields({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]})
+    whole = read_family(decoder_config, family, None, SequenceOptions(1))
+    network = read_family(decoder_config, family, None, options)
     note = (
         f"the model type {config.fields['model_type']} is unknown: its layers are guessed from the keys of the config; "
         "compare the number of parameters with the published one"

@@ -142,6 +142,6 @@ def find_in_ollama(name: str) -> str | None:
     size = _SIZE.match(match["tag"])
     shipped = sizes.get(match["tag"] if size is None else size[0])
     if shipped is None:
-        known = ", ".join(f"{match['model']}:{tag}" for tag in sizes)
-        raise BadValue(f"{name}: this tag of the model is not a shipped network; those that are: {known}")
+        known_tags = ", ".join(f"{match['model']}:{tag}" for tag in sizes)
+        raise BadValue(f"{name}: this tag of the model is not a shipped network; those that are: {known_tags}")
     return shipped

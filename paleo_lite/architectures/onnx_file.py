@@ -86,7 +86,7 @@ _MOST_LEVELS = 64
 def _inline_functions(model: Any, path: Path) -> Any:
     """Return a model with its functions in place of their calls.
 
-    Raise BadDescriptor if a function calls itself, is there twice or is called wrongly, the calls are nested too
+    Raise BadDescriptor if a function calls itself, is defined twice or is called wrongly, the calls are nested too
     deeply, or they grow to more operators than a file of this size can need: each of a chain of functions may call the
     next one twice.
     """
@@ -361,15 +361,15 @@ class _GraphReader:
             return
         for index, (term, operand) in enumerate(zip(terms[1:], operands[1:]), 2):
             needed = set(result).union(*terms[index:])
-            kept = [label for label in dict.fromkeys([*labels, *term]) if label in needed]
+            remaining = [label for label in dict.fromkeys([*labels, *term]) if label in needed]
             summed = set(labels) | set(term)
             inner = prod(sizes[label] for label in summed - needed)
             is_last = index == len(operands)
-            made = shapes if is_last else [tuple(sizes[label] for label in kept)]
+            product_shapes = shapes if is_last else [tuple(sizes[label] for label in remaining)]
             data = [value for value in (first, operand) if value.parent is not None]
             weights = [value for value in (first, operand) if value.parent is None]
-            self._add_layer(node, "matmul", data, weights, made, {"inner": inner})
-            first, labels = Value(made[0] if made else (), len(self.layers) - 1), kept
+            self._add_layer(node, "matmul", data, weights, product_shapes, {"inner": inner})
+            first, labels = Value(product_shapes[0] if product_shapes else (), len(self.layers) - 1), remaining
 
     def _add_layer(
         self,

@@ -63,9 +63,9 @@ def find_release(name: str) -> Path | None:
     """
     wanted = name.lower()
     networks = _networks_by_release()
-    found = networks.get(wanted) or networks.get(_TUNED.sub("", wanted))
+    path = networks.get(wanted) or networks.get(_TUNED.sub("", wanted))
     quantized = _QUANTIZED.search(wanted)
-    if found is None and quantized is not None and "/" not in name:
+    if path is None and quantized is not None and "/" not in name:
         rest = _TUNED.sub("", wanted[: quantized.start()])
         network = networks.get(rest)
         if network is not None:
@@ -73,7 +73,7 @@ def find_release(name: str) -> Path | None:
                 f"{name}: give the network without its quantization, {network.stem}, and how the weights are stored "
                 "with `--weights`, as in `--weights fp8`"
             )
-    return found
+    return path
 
 
 def _networks_by_release() -> dict[str, Path]:

@@ -65,7 +65,7 @@ def remote_code_forbidden() -> Iterator[None]:
 
 def _importing_functions() -> list[FunctionType]:
     """Return those functions of `FORBIDDEN` that the imported libraries have."""
-    found = []
+    functions = []
     for module, names in FORBIDDEN.items():
         if module.partition(".")[0] not in sys.modules:
             continue
@@ -73,8 +73,8 @@ def _importing_functions() -> list[FunctionType]:
             loaded = importlib.import_module(module)
         except ImportError:  # another version of the library, without this module
             continue
-        found += [function for name in names if isinstance(function := getattr(loaded, name, None), FunctionType)]
-    return found
+        functions += [function for name in names if isinstance(function := getattr(loaded, name, None), FunctionType)]
+    return functions
 
 
 def _refuse(*arguments: Any, **named: Any) -> Any:

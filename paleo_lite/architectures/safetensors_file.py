@@ -110,9 +110,9 @@ def read_tensors(stamps: Iterable[Stamp]) -> tuple[FileTensor, ...]:
     tensors: list[FileTensor] = []
     header_bytes = 0
     for stamp in stamps:
-        header, found = read_header(Path(stamp.path), stamp.size)
+        header, file_tensors = read_header(Path(stamp.path), stamp.size)
         header_bytes += header
-        tensors += found
+        tensors += file_tensors
         if header_bytes > MOST_TOTAL_BYTES or len(tensors) > MOST_TENSORS:
             raise BadDescriptor(f"{stamp.path}: the headers of the checkpoint are longer than any")
     return tuple(tensors)

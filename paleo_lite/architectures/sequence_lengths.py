@@ -128,19 +128,19 @@ def _check_length(length: int, length_range: tuple[int, int]) -> None:
     check_integer("--sequence-length", length, *length_range)
 
 
-def _check_same_layers(one: Network, other: Network) -> None:
+def _check_same_layers(network: Network, other: Network) -> None:
     """Raise if two traces differ in more than sizes."""
-    if len(one.layers) != len(other.layers):
-        assert one.lengths is not None and other.lengths is not None
+    if len(network.layers) != len(other.layers):
+        assert network.lengths is not None and other.lengths is not None
         raise TraceFailed(
-            f"{one.name} has {len(one.layers):,} operations for {one.lengths.queries} tokens and "
+            f"{network.name} has {len(network.layers):,} operations for {network.lengths.queries} tokens and "
             f"{len(other.layers):,} for {other.lengths.queries}: other lengths cannot be interpolated, give one length"
         )
-    for left, right in zip(one.layers, other.layers):
-        if _structure(left) != _structure(right):
+    for layer, other_layer in zip(network.layers, other.layers):
+        if _structure(layer) != _structure(other_layer):
             raise TraceFailed(
-                f"{one.name} runs different operations at different lengths, from {left.name} ({left.kind}) on: give "
-                "one length"
+                f"{network.name} runs different operations at different lengths, from {layer.name} ({layer.kind}) on: "
+                "give one length"
             )
 
 

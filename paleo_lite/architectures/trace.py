@@ -202,11 +202,11 @@ def _to_meta(value: Any, recorder: Recorder, samples: int) -> Any:
 
 def _make_prepared(arguments: dict[str, Any], recorder: Recorder, samples: int) -> dict[str, Any]:
     """Return named arguments with those that are made under the recording modes, of which nothing is recorded."""
-    made = {}
+    prepared = {}
     for name, value in arguments.items():
         with recorder.paused():
-            made[name] = value.make(samples) if isinstance(value, PreparedArgument) else value
-    return made
+            prepared[name] = value.make(samples) if isinstance(value, PreparedArgument) else value
+    return prepared
 
 
 def _set_evaluation_mode(module: nn.Module) -> None:
@@ -361,22 +361,22 @@ def mark_batch_scaling(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple
     return tuple(corrected), note
 
 
-def _growth(one: Layer, two: Layer) -> int | None:
+def _growth(single: Layer, double: Layer) -> int | None:
     """Return the factor, 1 or 2, by which two samples enlarge a layer's outputs; None if the layers do not match."""
-    if len(one.outputs) != len(two.outputs):
+    if len(single.outputs) != len(double.outputs):
         return None
-    if not all(map(_is_same_or_doubled, one.inputs + one.outputs, two.inputs + two.outputs)):
+    if not all(map(_is_same_or_doubled, single.inputs + single.outputs, double.inputs + double.outputs)):
         return None
-    elements = sum(map(prod, one.outputs))
-    doubled = sum(map(prod, two.outputs))
+    elements = sum(map(prod, single.outputs))
+    doubled = sum(map(prod, double.outputs))
     if elements and doubled in (elements, 2 * elements):
         return doubled // elements
     return None
 
 
-def _is_same_or_doubled(one: Shape, two: Shape) -> bool:
+def _is_same_or_doubled(single: Shape, double: Shape) -> bool:
     """Return whether two shapes are equal except for at most one size, which is twice as large."""
-    if len(one) != len(two):
+    if len(single) != len(double):
         return False
-    differing = [(a, b) for a, b in zip(one, two) if a != b]
+    differing = [(a, b) for a, b in zip(single, double) if a != b]
     return len(differing) <= 1 and all(b == 2 * a for a, b in differing)

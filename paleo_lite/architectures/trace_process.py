@@ -77,7 +77,7 @@ class TraceReply(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: str = ""
     message: str = ""
     resident_bytes: int = 0
-    """Largest resident memory of the process, where the operating system tells it."""
+    """Largest resident memory of the process, where the operating system reports it."""
 
 
 @lru_cache(1)
@@ -138,19 +138,19 @@ def trace_module(
 
 def _traced(request: TraceRequest) -> Network:
     """Return the network of the answer to a question."""
-    found = ask(request)
-    if found.failure:
+    reply = ask(request)
+    if reply.failure:
         failures = {kind.__name__: kind for kind in _RAISED}
-        raise failures.get(found.failure, TraceFailed)(found.message)
+        raise failures.get(reply.failure, TraceFailed)(reply.message)
     return Network(
-        found.name,
-        found.inputs,
-        found.layers,
-        found.parameters,
-        found.source,
-        found.notes,
-        found.lengths,
-        group=found.group,
+        reply.name,
+        reply.inputs,
+        reply.layers,
+        reply.parameters,
+        reply.source,
+        reply.notes,
+        reply.lengths,
+        group=reply.group,
     )
 
 
@@ -161,9 +161,9 @@ def ask(request: TraceRequest) -> TraceReply:
     TraceFailed if the process is beyond its time, or ends without an answer.
     """
     file = cache_folder() / f"traced-{_key(request)}.json"
-    found = _read_answer(file)
-    if found is not None:
-        return found
+    stored = _read_answer(file)
+    if stored is not None:
+        return stored
     if request.module and find_spec("diffusers") is None:
         raise MissingExtra(f"tracing {request.path}", "diffusers")
     return _ask(request, file)
@@ -238,7 +238,7 @@ _TIME_SIGNAL = getattr(signal, "SIGXCPU", None)
 
 
 def resident_bytes() -> int:
-    """Return the largest resident memory of this process since it began, or 0 where only Linux would tell it.
+    """Return the largest resident memory of this process since it began; 0 on systems other than Linux.
 
     ``ru_maxrss`` would begin with the memory of the process that started this one.
     """
@@ -246,8 +246,8 @@ def resident_bytes() -> int:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
         return 0
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return 1024 * int(match[1]) if match else 0
 
 
 def answer(request: TraceRequest) -> TraceReply:
@@ -287,7 +287,7 @@ def answer(request: TraceRequest) -> TraceReply:
 
 
 def _sentence(path: str, error: BaseException) -> str:
-    """Return an error as one line; of one for want of memory that it is this."""
+    """Return an error as one line; of a lack of memory, how much a trace may allocate."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or "not enough memory" in text or "allocate memory" in text:
         return f"{path} cannot be traced within {MEMORY_BYTES / 1e9:.1f} GB: building the model allocates more"
@@ -297,14 +297,14 @@ def _sentence(path: str, error: BaseException) -> str:
 def answer_bytes(question: bytes) -> bytes:
     """Return the answer to an encoded question, as `trace_child` writes it."""
     request = msgspec.json.decode(question, type=TraceRequest)
-    found = msgspec.structs.replace(answer(request), resident_bytes=resident_bytes())
-    return encode_answer(found, request.path)
+    reply = msgspec.structs.replace(answer(request), resident_bytes=resident_bytes())
+    return encode_answer(reply, request.path)
 
 
-def encode_answer(found: TraceReply, path: str) -> bytes:
+def encode_answer(reply: TraceReply, path: str) -> bytes:
     """Return an answer as JSON; the path of the config is for the message of a failure."""
     try:
-        return msgspec.json.encode(found, enc_hook=_as_text)
+        return msgspec.json.encode(reply, enc_hook=_as_text)
     except (TypeError, ValueError) as error:
         raise BadFile(f"{path}: the trace cannot be stored ({error})") from None
 

@@ -26,9 +26,9 @@ def add_mean_of_streams(tape: Tape, root: str, alternating: Alternating, x: Blob
     """Add the mean of the streams after the last block, each but the first projected back."""
     _, tokens, streams, size = x.shape
     name = f"{root}.altup_unembed_projections" if root else "altup_unembed_projections"
-    own = [tape.view(name, x, (1, tokens, size), "getitem", "slice") for _ in range(streams)]
-    projected = [_add_projection(tape, f"{name}.{index}", blob) for index, blob in enumerate(own[1:])]
-    stacked = tape.op(f"{name}.stack", "concat", own[0], *projected, out=x.shape, origin="function")
+    separate = [tape.view(name, x, (1, tokens, size), "getitem", "slice") for _ in range(streams)]
+    projected = [_add_projection(tape, f"{name}.{index}", blob) for index, blob in enumerate(separate[1:])]
+    stacked = tape.op(f"{name}.stack", "concat", separate[0], *projected, out=x.shape, origin="function")
     return tape.op(f"{name}.mean", "reduce", stacked, out=(1, tokens, size), origin="function", function="mean")
 
 
@@ -77,8 +77,8 @@ def add_gated_embedding(
     first = tape.op(f"{block}.{module}", "mul", first, weights=((size,),))
     gate = tape.linear(f"{block}.per_layer_input_gate", first, part.size, bias=False)
     gate = tape.activation(f"{block}.act_fn", gate, part.activation)
-    own = tape.view(block, embedding, (1, tokens, part.size), "getitem", "slice")
-    gated = tape.op(f"{block}.mul", "mul", gate, own)
+    block_embedding = tape.view(block, embedding, (1, tokens, part.size), "getitem", "slice")
+    gated = tape.op(f"{block}.mul", "mul", gate, block_embedding)
     output = tape.linear(f"{block}.per_layer_projection", gated, size, bias=False)
     output = add_norm(tape, f"{block}.post_per_layer_input_norm", "rms", output)
     others = (1, tokens, streams - 1, size)

@@ -120,7 +120,7 @@ def _add_usual_block(tape: Tape, name: str, block: Block, x: Blob, positions: Po
         output = _finish_part(tape, name, block, output, "", sums.cross_attention_dropout)
         x = tape.op(f"{name}.{sums.cross_attention}", "add", x, output)
         x = _add_named_norm(tape, name, norms.after_cross_attention_sum, block, x)
-    return x if block.feed_forward is None else _add_fed(tape, name, block, x)
+    return x if block.feed_forward is None else _add_residual_part(tape, name, block, x)
 
 
 def _add_parallel_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
@@ -164,7 +164,7 @@ def _add_alternating_block(
     output = tape.op(f"{name}.add", "add", active, output)
     output = tape.op(f"{name}.add", "add", output, residual)
     output = tape.op(f"{name}.div", "div", output)
-    output = _add_fed(tape, name, block, output)
+    output = _add_residual_part(tape, name, block, output)
     corrected = add_correction(tape, module, alternating, predicted, output, active)
     part = block.per_layer_input
     if part is None or positions.per_layer is None:
@@ -195,7 +195,7 @@ def _add_mixer(tape: Tape, block_name: str, mixer: Mixer, x: Blob, positions: Po
         return _RECURRENT[type(mixer)](tape, name, mixer, x)
 
 
-def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
+def _add_residual_part(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
     """Add the feed-forward part of a block, with its norms, to its input."""
     norms, sums = block.norms, block.sums
     normal = _add_named_norm(tape, name, norms.before_feed_forward, block, x)
@@ -240,10 +240,10 @@ def _add_side_experts(tape: Tape, name: str, block: Block, side: SideExperts, x:
 
 def _add_per_layer_input(tape: Tape, name: str, block: Block, part: PerLayerInput, x: Blob, per_layer: Blob) -> Blob:
     """Add the gate that puts the embedding of a block into the residual stream."""
-    own = tape.view(name, per_layer, (1, x.shape[1], part.size), "getitem", "slice")
+    block_embedding = tape.view(name, per_layer, (1, x.shape[1], part.size), "getitem", "slice")
     gate = tape.linear(f"{name}.per_layer_input_gate", x, part.size, bias=False)
     gate = tape.activation(f"{name}.act_fn", gate, part.activation)
-    gated = tape.op(f"{name}.mul", "mul", gate, own)
+    gated = tape.op(f"{name}.mul", "mul", gate, block_embedding)
     output = tape.linear(f"{name}.per_layer_projection", gated, x.shape[-1], bias=False)
     output = add_norm(tape, f"{name}.post_per_layer_input_norm", block.norm, output)
     return tape.op(f"{name}.add", "add", x, output)

@@ -105,8 +105,8 @@ def _add_compressor(
     compressed = tape.op(f"{name}.sum", "reduce", weighted, out=means, origin="method", function="sum")
     compressed = add_norm(tape, f"{name}.kv_norm", "rms", compressed)
     compressed = tape.view(name, compressed, (1, 1, *means[1:]), "unsqueeze")
-    own = tuple(Blob((1, means[1], rotary_size), table.parent) for table in tables)
-    compressed = rotate_part(tape, name, compressed, rotary_size, (own[0], own[1]))
+    compressed_tables = tuple(Blob((1, means[1], rotary_size), table.parent) for table in tables)
+    compressed = rotate_part(tape, name, compressed, rotary_size, (compressed_tables[0], compressed_tables[1]))
     count = tape.lengths.keys // part.rate
     if tape.lengths.uses_cache:
         return tape.op(f"{name}.cache", "cache", compressed, out=(1, 1, count, size), origin="method")

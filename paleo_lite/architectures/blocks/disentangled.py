@@ -163,8 +163,10 @@ def _position_terms(
     for term, projection in projections:
         if not part.shares_projections and term not in part.terms:
             continue
-        own = 0 if part.shares_projections else None
-        rows = _heads_first(tape, name, tape.linear(f"{name}.{projection}", table, width, new_parameters=own), heads)
+        new_parameters = 0 if part.shares_projections else None
+        rows = _heads_first(
+            tape, name, tape.linear(f"{name}.{projection}", table, width, new_parameters=new_parameters), heads
+        )
         projected[term] = tape.view(name, rows, rows.shape, "repeat", "copy", scales=True)
     total = None
     for term, contents in (("c2p", query), ("p2c", key)):

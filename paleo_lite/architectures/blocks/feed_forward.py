@@ -75,8 +75,8 @@ def _project(tape: Tape, part: FeedForward, matrix: Matrix, name: str, x: Blob, 
 def add_adapter(tape: Tape, name: str, x: Blob, rank: int, output: Blob) -> Blob:
     """Add a low-rank adapter to the output of a projection (Hu et al. 2022, section 4.1)."""
     inner = tape.linear(f"{name}.0", x, rank, bias=False)
-    own = tape.linear(f"{name}.1", inner, output.shape[-1], bias=False)
-    return tape.op(f"{name}.add", "add", output, own)
+    adapter_output = tape.linear(f"{name}.1", inner, output.shape[-1], bias=False)
+    return tape.op(f"{name}.add", "add", output, adapter_output)
 
 
 def _cut_off(tape: Tape, name: str, x: Blob) -> Blob:
@@ -200,10 +200,10 @@ def add_channel_mix(tape: Tape, name: str, part: ChannelMix, x: Blob) -> Blob:
 def mix_with_shifted(tape: Tape, name: str, part_name: str, x: Blob, before: Blob) -> Blob:
     """Add a learned mean of each token and the one before (RWKV-4)."""
     size = x.shape[-1]
-    own = tape.op(f"{name}.time_mix_{part_name}", "mul", x, weights=((1, 1, size),))
+    current = tape.op(f"{name}.time_mix_{part_name}", "mul", x, weights=((1, 1, size),))
     rest = tape.op(f"{name}.sub", "sub", out=(1, 1, size), origin="operator")
     other = tape.op(f"{name}.mul", "mul", before, rest, out=x.shape)
-    return tape.op(f"{name}.add", "add", own, other)
+    return tape.op(f"{name}.add", "add", current, other)
 
 
 def _score(tape: Tape, name: str, logits: Blob, function: str) -> Blob:

@@ -140,10 +140,10 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
     """
     layer_count: KeyReader = Integer(rules.layer_count) if isinstance(rules.layer_count, str) else rules.layer_count
     count: int = layer_count.read(config)
-    own = _own_configs(rules, config, count)
+    block_configs = _block_configs(rules, config, count)
     sparse = rules.sparse.choose(config, count) if rules.experts is not None else [False] * count
     mixes = rules.mixes.choose(config, count)
-    mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(rules, config, own), mixes)]
+    mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(rules, config, block_configs), mixes)]
     for layers, replacement in rules.replacing:
         mixer = replacement.read(config)
         mixers = [
@@ -159,7 +159,7 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
         common["cross_attention"] = make(Attention, config, rules.attention, rules.cross_attention)
     blocks = []
     for index, more in enumerate(_block_extras(rules, config, count)):
-        part = _feed_forward(rules, own[index], sparse[index], reuses[index]) if feeds[index] else None
+        part = _feed_forward(rules, block_configs[index], sparse[index], reuses[index]) if feeds[index] else None
         if feeds_plainly[index]:
             part = make(Projection, config, rules.plain_part)
         if part is None and not mixers[index] and rules.own_keys is None:
@@ -175,14 +175,14 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _own_configs(rules: BlockRules, config: Config, count: int) -> list[Config]:
+def _block_configs(rules: BlockRules, config: Config, count: int) -> list[Config]:
     """Return the config of each block."""
     if rules.own_keys is None:
         return [config] * count
-    own: list[dict[str, Any]] = rules.own_keys.read(config)
-    if len(own) != count:
-        raise config.fail(f"the keys of {len(own)} layers are listed, but there are {count}")
-    return [config.with_fields({**config.fields, **keys}) for keys in own]
+    keys_of_blocks: list[dict[str, Any]] = rules.own_keys.read(config)
+    if len(keys_of_blocks) != count:
+        raise config.fail(f"the keys of {len(keys_of_blocks)} layers are listed, but there are {count}")
+    return [config.with_fields({**config.fields, **keys}) for keys in keys_of_blocks]
 
 
 def _block_extras(rules: BlockRules, config: Config, count: int) -> list[dict[str, Any]]:
@@ -210,14 +210,14 @@ def _block_extras(rules: BlockRules, config: Config, count: int) -> list[dict[st
     return extras
 
 
-def _mixers(rules: BlockRules, config: Config, own: list[Config]) -> list[tuple[Mixer, ...]]:
+def _mixers(rules: BlockRules, config: Config, block_configs: list[Config]) -> list[tuple[Mixer, ...]]:
     """Return the mixers of each block."""
-    count = len(own)
+    count = len(block_configs)
     other: Mixer | None = _read_optional(rules.other, config)
     attends = rules.attends.choose(config, count)
     if other is not None and not any(attends):
         return [(other,)] * count
-    attention = _attention(rules, config, own)
+    attention = _attention(rules, config, block_configs)
     if other is None:
         return [(mixer,) for mixer in attention]
     if rules.has_both_mixers:
@@ -225,13 +225,13 @@ def _mixers(rules: BlockRules, config: Config, own: list[Config]) -> list[tuple[
     return [(mixer,) if has_attention else (other,) for mixer, has_attention in zip(attention, attends)]
 
 
-def _attention(rules: BlockRules, config: Config, own: list[Config]) -> Sequence[Mixer]:
+def _attention(rules: BlockRules, config: Config, block_configs: list[Config]) -> Sequence[Mixer]:
     """Return the attention of each block."""
-    count = len(own)
+    count = len(block_configs)
     if rules.compressed is not None:
         return _compressed_attention(rules, rules.compressed, config, count)
     if rules.latent is None:
-        return _usual_attention(rules, config, own)
+        return _usual_attention(rules, config, block_configs)
     latent = make(LatentAttention, config, rules.latent)
     if rules.indexer is None:
         return [latent] * count
@@ -239,10 +239,12 @@ def _attention(rules: BlockRules, config: Config, own: list[Config]) -> Sequence
     return [indexed if has_own else latent for has_own in rules.indexes.choose(config, count)]
 
 
-def _usual_attention(rules: BlockRules, config: Config, own: list[Config]) -> list[Attention]:
+def _usual_attention(rules: BlockRules, config: Config, block_configs: list[Config]) -> list[Attention]:
     """Return the attention of each block, with its window, positions and heads."""
-    count = len(own)
-    made = {id(keys): make(Attention, keys, rules.attention) for keys in own}
+    count = len(block_configs)
+    attention_by_config = {
+        id(block_config): make(Attention, block_config, rules.attention) for block_config in block_configs
+    }
     experts = None if rules.head_experts is None else make(HeadExperts, config, rules.head_experts)
     full_attention = read_fields(rules.full_attention, config)
     window = None if _is_zero(rules.window, config) else _read_optional(rules.window, config)
@@ -252,8 +254,10 @@ def _usual_attention(rules: BlockRules, config: Config, own: list[Config]) -> li
     rotated = rules.rotated.choose(config, count)
     reuses = rules.reuses.choose(config, count)
     layers = []
-    for keys, has_window, has_chunk, is_rotated, has_none in zip(own, windowed, chunked, rotated, reuses):
-        attention = made[id(keys)]
+    for block_config, has_window, has_chunk, is_rotated, has_none in zip(
+        block_configs, windowed, chunked, rotated, reuses
+    ):
+        attention = attention_by_config[id(block_config)]
         mixer = msgspec.structs.replace(
             attention,
             experts=experts,

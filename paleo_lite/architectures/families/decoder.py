@@ -165,11 +165,11 @@ def _add_logits(tape: Tape, decoder: Decoder, x: Blob) -> None:
     tokens = 1 if tape.lengths.uses_cache else x.shape[1]
     x = tape.op("getitem", "slice", x, out=(1, tokens, x.shape[2]), function="getitem")
     vocabulary = tape.shard_size(decoder.vocabulary)
-    own = None
+    new_parameters = None
     if decoder.is_tied:
-        own = vocabulary if decoder.head_bias else 0
+        new_parameters = vocabulary if decoder.head_bias else 0
     with tape.role("head", decoder.head):
-        logits = tape.linear(decoder.head, x, vocabulary, decoder.head_bias, new_parameters=own)
+        logits = tape.linear(decoder.head, x, vocabulary, decoder.head_bias, new_parameters=new_parameters)
     if decoder.has_logit_scale:
         logits = tape.op("mul", "mul", logits)
     if decoder.has_logit_softcap:

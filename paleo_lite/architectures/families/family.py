@@ -88,10 +88,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
         Raise BadDescriptor if a key is missing or malformed, or has a value that is not read.
         """
-        for key, value, known in other_values(self.unread, config):
-            raise config.fail(f"$.{key} is {value!r}; {self.name} is read with {known!r} only")
-        for key, value, known in other_values(self.alike, config):
-            config.notes[f"the value {value!r} of $.{key} is unknown: it costs as {known!r}"] = None
+        for key, value, known_value in other_values(self.unread, config):
+            raise config.fail(f"$.{key} is {value!r}; {self.name} is read with {known_value!r} only")
+        for key, value, known_value in other_values(self.alike, config):
+            config.notes[f"the value {value!r} of $.{key} is unknown: it costs as {known_value!r}"] = None
         for first, second in self.same:
             value = config.fields.get(first)
             if value not in (None, config.fields.get(second)):
@@ -165,7 +165,7 @@ def _model_types(folder: Path) -> dict[str, None]:
 def read_family_file(path: Path) -> Family:
     """Return the family of a file.
 
-    Raise BadDescriptor if the file names a reader or a field that there is not, or lacks one.
+    Raise BadDescriptor if the file names an unknown reader or field, or lacks a required one.
     """
     tables = _read_tables(path)
     try:
@@ -217,10 +217,10 @@ def _make_family(tables: dict[str, Any]) -> Family:
     if "pair" in fields:
         fields |= {"model": Record(EncoderPair, fields.pop("pair")), "generates": False}
     elif "encoder" in fields:
-        own = {"blocks": Record(Stack, {**stack, "blocks": BlockRules(**blocks)}), **fields.pop("encoder")}
+        encoder_fields = {"blocks": Record(Stack, {**stack, "blocks": BlockRules(**blocks)}), **fields.pop("encoder")}
         if decoder_blocks is not None:
-            own["decoder_blocks"] = Record(Stack, {**decoder_stack, "blocks": BlockRules(**decoder_blocks)})
-        fields |= {"model": Record(EncoderModel, own), "generates": decoder_blocks is not None}
+            encoder_fields["decoder_blocks"] = Record(Stack, {**decoder_stack, "blocks": BlockRules(**decoder_blocks)})
+        fields |= {"model": Record(EncoderModel, encoder_fields), "generates": decoder_blocks is not None}
     else:
         fields["model"] = decoder_model(fields.pop("decoder", {}), blocks)
     return Family(heads=heads, **fields)
@@ -230,25 +230,25 @@ def _decode(value: Any) -> Any:
     """Return a value of a file, with its readers and records."""
     if isinstance(value, dict):
         name = _constructor(value)
-        return _construct(name, value[name]) if name else {key: _decode(own) for key, own in value.items()}
+        return _construct(name, value[name]) if name else {key: _decode(item) for key, item in value.items()}
     if isinstance(value, list):
-        return tuple([_decode(own) for own in value])
+        return tuple([_decode(item) for item in value])
     return None if value == "null" else value
 
 
 def _construct(name: str, arguments: Any) -> Any:
     """Return a reader with its arguments: one, a list, or a table of their names; or a record with its fields."""
     kind = _find_kind(name)
-    given = _decode(arguments)
+    decoded = _decode(arguments)
     if issubclass(kind, msgspec.Struct):
-        for field in given:
+        for field in decoded:
             if field not in kind.__struct_fields__:
                 raise LookupError(f"{name} has no field {field}, its fields are {', '.join(kind.__struct_fields__)}")
-        return Record(kind, given)
+        return Record(kind, decoded)
     if isinstance(arguments, list):
-        return kind(*given)
+        return kind(*decoded)
     is_named = isinstance(arguments, dict) and not _constructor(arguments)
-    return kind(**given) if is_named else kind(given)
+    return kind(**decoded) if is_named else kind(decoded)
 
 
 def _find_kind(name: str) -> type[Any]:

@@ -104,8 +104,8 @@ def _head_size(config: Config) -> HeadSize:
 def _feed_forward(config: Config) -> Fields:
     """Return the fields of the feed-forward part; an inner size that no key gives is four times the hidden size."""
     key = _first(config, *_ACTIVATIONS)
-    given = config.fields.get(key) if key else "silu"
-    name = config.known_activation(str(key), given) if isinstance(given, str) else "silu"
+    activation = config.fields.get(key) if key else "silu"
+    name = config.known_activation(str(key), activation) if isinstance(activation, str) else "silu"
     older_keys = ("activation_function", "afn", "ff_activation")
     is_plain = name in _PLAIN_ACTIVATIONS or (key in older_keys and name != "silu") or (key, name) == _ENCODER_LIKE
     return {

@@ -56,10 +56,10 @@ def _add_step(tape: Tape, root: str, step: Step, x: Blob) -> Blob:
         return _add_marked_token(tape, root, x)
     if isinstance(step, Dense):
         outputs = step.outputs or x.shape[-1]
-        own = None
+        new_parameters = None
         if step.is_tied:
-            own = outputs if step.has_bias else 0
-        return tape.linear(f"{root}{step.name}", x, outputs, step.has_bias, new_parameters=own)
+            new_parameters = outputs if step.has_bias else 0
+        return tape.linear(f"{root}{step.name}", x, outputs, step.has_bias, new_parameters=new_parameters)
     if isinstance(step, Activate):
         if step.is_module:
             function = step.function

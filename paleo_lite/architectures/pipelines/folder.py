@@ -105,8 +105,8 @@ def _template(index: Path, class_name: str) -> Pipeline:
     """Return the shipped pipeline of a class."""
     by_class = {record.class_name: record for record in pipelines().values() if record.class_name}
     if class_name not in by_class:
-        known = ", ".join(sorted(by_class))
-        raise BadDescriptor(f"{index}: pipelines of the class {class_name!r} are not known; known are {known}")
+        known_classes = ", ".join(sorted(by_class))
+        raise BadDescriptor(f"{index}: pipelines of the class {class_name!r} are not known; known are {known_classes}")
     return by_class[class_name]
 
 
@@ -118,8 +118,10 @@ def _part_of(part: Part, folder: Path, component: str, class_name: str) -> Part:
     module = CONFIGS[part.descriptor][0] if part.descriptor in CONFIGS else ""
     if module.partition(":")[0] != class_name:
         if part.role != "text encoder":
-            known = module.partition(":")[0]
-            raise BadDescriptor(f"{folder / INDEX}: the {component} is a {class_name}; only {known} is known there")
+            known_class = module.partition(":")[0]
+            raise BadDescriptor(
+                f"{folder / INDEX}: the {component} is a {class_name}; only {known_class} is known there"
+            )
         module = class_name if class_name in TEXT_ENCODERS else ""
     grid = part.grid
     if class_name == "AutoencoderKL":

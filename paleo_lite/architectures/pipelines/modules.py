@@ -378,7 +378,8 @@ class WholeBatchAttention:
         ]
         text[:2] = [norm(item) for norm, item in zip((attn.norm_added_q, attn.norm_added_k), text)]
         query, key, value = (
-            torch.cat([one.transpose(1, 2), other.transpose(1, 2)], dim=2) for one, other in zip(pictures, text)
+            torch.cat([picture_part.transpose(1, 2), text_part.transpose(1, 2)], dim=2)
+            for picture_part, text_part in zip(pictures, text)
         )
         attended = nn.functional.scaled_dot_product_attention(query, key, value)
         attended = attended.transpose(1, 2).flatten(2, 3)

@@ -111,7 +111,7 @@ def read_pipelines(path: Path) -> dict[str, Pipeline]:
     Raise BadDescriptor if a record is malformed, or like none before it.
     """
     fields: dict[str, dict[str, Any]] = {}
-    found = {}
+    by_name = {}
     for record in read_typed(path, _RecordsFile, "list of pipelines", _MAX_FILE_BYTES, BadDescriptor).pipelines:
         name, like = record.get("name"), record.pop("like", None)
         if like is not None and like not in fields:
@@ -122,8 +122,8 @@ def read_pipelines(path: Path) -> dict[str, Pipeline]:
             pipeline = msgspec.convert(fields[str(name)], typed(Pipeline))
         except msgspec.ValidationError as error:
             raise BadDescriptor(f"{path}: {name}: {error}") from None
-        found[pipeline.name] = _with_roles(pipeline)
-    return found
+        by_name[pipeline.name] = _with_roles(pipeline)
+    return by_name
 
 
 def _with_roles(pipeline: Pipeline) -> Pipeline:

@@ -45,9 +45,9 @@ def build_module(class_name: str, config: Mapping[str, Any]) -> Any:
 
 def _in_16_bits(module: Any) -> Any:
     """Convert a module to bf16, except for the parts that its class keeps in fp32, as loading it in bf16 does."""
-    kept = getattr(module, "_keep_in_fp32_modules", None) or ()
+    fp32_parts = getattr(module, "_keep_in_fp32_modules", None) or ()
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        is_kept = any(part in name.split(".") for part in kept)
+        is_kept = any(part in name.split(".") for part in fp32_parts)
         if tensor.dtype == torch.float32 and not is_kept:
             tensor.data = tensor.data.to(torch.bfloat16)
     return module
@@ -109,9 +109,9 @@ def write_part(name: str, class_name: str, config: Mapping[str, Any], path: Path
     # Each trace has a module of its own, as some keep tables of earlier sizes.
     samples = [trace_part(class_name, config, sizes, name) for sizes in basis.samples]
     for sample in samples[1:]:
-        for one, other in zip(samples[0].layers, sample.layers):
-            if (one.name, one.kind, one.parents) != (other.name, other.kind, other.parents):
-                raise TraceFailed(f"{name}: the layers {one.name} and {other.name} differ between two sizes")
+        for layer, other in zip(samples[0].layers, sample.layers):
+            if (layer.name, layer.kind, layer.parents) != (other.name, other.kind, other.parents):
+                raise TraceFailed(f"{name}: the layers {layer.name} and {other.name} differ between two sizes")
         if len(sample.layers) != len(samples[0].layers):
             raise TraceFailed(f"{name}: the number of layers depends on the size")
     write_free_descriptor([_with_widths_of(sample, samples[-1]) for sample in samples], basis, path)
