@@ -307,4 +307,4 @@ def test_command_is_printed_once_for_a_deployment_and_for_advice() -> None:
     assert "Launch under vllm, for each of 2 replicas:\n  vllm serve meta-llama/Meta-Llama-3-8B" in page
     words = "serve llama-3-8b --gpu h100-sxm --tensor 2 --num-requests 20 --output-tokens 32 --advise cost"
     page = CliRunner().invoke(main, words.split()).output
-    assert page.count("--tensor-parallel-size 2") == 1 and "--max-num-seqs 512" in page
+    assert page.count("--tensor-parallel-size 2") == 1 and "--max-num-seqs 256" in page
