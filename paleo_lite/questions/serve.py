@@ -57,8 +57,9 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     is_group = question.tensor or question.pipeline
     if question.link is not None and question.advise is None and not is_group:
         raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
+    from ..serving.admission import check_traffic
     from ..serving.answers import answer as simulated_answer
-    from ..serving.slo import with_highest_rate
+    from ..serving.slo import find_missed, latencies_of_all, missed_in, with_highest_rate
 
     if question.decode_pool is not None and question.prefill_pool is None:
         raise BadValue("`--decode-pool` needs `--prefill-pool`, which computes the prompts")
@@ -83,10 +84,16 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     if any(request_class.priority for request_class in classes):
         deployment = _with_priorities(deployment)
     prepared = deployment.prepare(traffic)
-    result = simulated_answer(prepared, traffic, description, classes=classes)
+    if deployment.admission is not None:
+        check_traffic(traffic)
+    limits_s = [(objective.name, objective.limit_s) for objective in objectives]
+    result = simulated_answer(prepared, traffic, description, classes=classes, limits_s=limits_s)
     if not objectives:
         return result
-    return with_highest_rate(result, deployment, objectives, _traffic_at(question, demand, deployment))
+    missed = missed_in(result, objectives)
+    if deployment.admission is not None:
+        missed = find_missed(latencies_of_all(prepared.simulate(traffic)), objectives)
+    return with_highest_rate(result, deployment, objectives, _traffic_at(question, demand, deployment), missed)
 
 
 def traffic_of(question: Serve, deployment: Deployment) -> Traffic:
@@ -323,7 +330,7 @@ def _choose_listings(question: Serve, gpus: Sequence[Any]) -> dict[str, Price | 
     return choose_listings([find_device(gpu, to_paths(question.hardware_files)) for gpu in gpus], question.price_of)
 
 
-_NOT_ADVISED = {"workload", "cache_tiers", "router", "requests", "scaling"}
+_NOT_ADVISED = {"workload", "cache_tiers", "router", "requests", "scaling", "admission"}
 """Options that `--advise` does not take."""
 
 serve = make_function("serve", Serve, answer)

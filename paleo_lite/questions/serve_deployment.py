@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..distributed.links import Topology
     from ..machines import Device, Price
     from ..serving.adapters import Adapters
+    from ..serving.admission import Admission
     from ..serving.deployment import Deployment
     from ..serving.elastic import Elasticity
     from ..serving.placement import Division
@@ -43,6 +44,7 @@ class Resolved(NamedTuple):
     tiers: Mapping[str, float]
     elasticity: Elasticity | None
     adapters: Adapters | None
+    admission: Admission | None
 
     def make(self, prefill: Deployment | None = None) -> Deployment:
         """Return the deployment on the first device, which decodes only if there is a prefill pool."""
@@ -55,7 +57,12 @@ class Resolved(NamedTuple):
         )
         stores = make_stores(self.tiers, made.on_device.devices)
         return msgspec.structs.replace(
-            made, router=self.router, stores=stores, elasticity=self.elasticity, adapters=self.adapters
+            made,
+            router=self.router,
+            stores=stores,
+            elasticity=self.elasticity,
+            adapters=self.adapters,
+            admission=self.admission,
         )
 
 
@@ -92,7 +99,10 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
     adapters = parse_adapters(settings)
     if adapters is not None and question.advise is not None:
         raise BadValue("`--advise` ranks replicas alone: leave adapters=N of `--engine-settings` out")
-    return Resolved(deployments, devices, division, weights, replicas, question.router, tiers, elasticity, adapters)
+    admission = _admission(question)
+    return Resolved(
+        deployments, devices, division, weights, replicas, question.router, tiers, elasticity, adapters, admission
+    )
 
 
 def make_deployment(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Deployment:
@@ -108,6 +118,8 @@ def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | No
         raise BadValue("`--advise` chooses the pools: leave `--prefill-pool` out")
     if question.scaling is not None:
         raise BadValue("`--scaling` is for replicas that do both: leave `--prefill-pool` out")
+    if question.admission is not None:
+        raise BadValue("`--admission` is for replicas that do both: leave `--prefill-pool` out")
     if question.workers is not None:
         raise BadValue("`--workers` is not for pools, whose devices are replicas times tensor times pipeline degree")
     prompts = _question_of_pool(question, settings_of(question.prefill_pool), speculation=None)
@@ -140,6 +152,32 @@ def _elasticity(question: Serve) -> Elasticity | None:
     if question.slo is not None:
         raise BadValue("`--slo` finds a rate of replicas that stay: leave `--scaling` out")
     return elasticity
+
+
+def _admission(question: Serve) -> Admission | None:
+    """Return what servers and their gateway refuse; None where they refuse nothing."""
+    from ..engines.records import SERVERS
+    from ..serving.admission import parse_admission
+    from ..serving.elastic import KEYED_ROUTERS
+
+    settings = {key.replace("_", "-"): value for key, value in settings_of(question.admission).items()}
+    admission = parse_admission(settings)
+    if admission is None:
+        return None
+    if question.scaling is not None:
+        raise BadValue("`--admission` is for replicas that stay: leave `--scaling` out")
+    if question.concurrency is not None:
+        raise BadValue("`--admission` is for requests that come at a rate: give `--rate` instead of `--concurrency`")
+    if admission.knows_busy and question.router in KEYED_ROUTERS:
+        raise BadValue(f"`--router {question.router}` knows no busy replicas: choose another one")
+    asked: Any = question.engine
+    launcher = SERVERS[asked].launcher
+    if admission.is_of_server and (launcher is None or not launcher.queue_limit):
+        raise BadValue(
+            "max-queued-requests and waiting-timeout of `--admission` are SGLang's, and nothing is known of them "
+            f"under {asked}: give max-concurrent-requests of a gateway"
+        )
+    return admission
 
 
 def _speculation(question: Serve) -> dict[str, Any]:

@@ -40,6 +40,14 @@ SCALING_SETTINGS = KeyValues(
         **{name: DurationText() for name in ("interval", "down-after", "fail-at", "mtbf", "start")},
     }
 )
+ADMISSION_SETTINGS = KeyValues(
+    {
+        **dict.fromkeys(("max-queued-requests", "max-concurrent-requests", "active-prefill-tokens-threshold"), INTEGER),
+        "queue-size": click.IntRange(min=0),
+        **dict.fromkeys(("waiting-timeout", "queue-timeout"), DurationText()),
+        "active-decode-blocks-threshold": Number(0, 1),
+    }
+)
 TIER_SETTINGS = KeyValues(
     {
         **{name: Quantity("B", unit_required=True) for name in ("host", "disk", "store")},
@@ -134,6 +142,13 @@ class Serve(
         "waiting), min=N (default 1), interval=TIME (15s), down-after=TIME (5min); by failures, whose requests "
         "are sent again, fail-at=TIME after the first request, mtbf=TIME (mean between failures of a device: 50000h of "
         "H100 in Meta's training of Llama 3); start=TIME of a replica (default: from published starts).",
+    )  # fmt: skip
+    admission: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, type=ADMISSION_SETTINGS, metavar="KEY=VALUE,...",
+        help="What is refused: of each server, max-queued-requests=N (that wait) and waiting-timeout=TIME (SGLang); of "
+        "the gateway, max-concurrent-requests=N, of which no more are let through, with a queue, queue-size=N (100) "
+        "and queue-timeout=TIME (1min) (SGLang's), or busy replicas, which get no requests, "
+        "active-decode-blocks-threshold=FRACTION (of the cache) and active-prefill-tokens-threshold=N (Dynamo's).",
     )  # fmt: skip
     prefill_pool: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",

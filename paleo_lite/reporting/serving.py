@@ -20,7 +20,14 @@ from ..units import format_number, format_si
 from .columns import find_column, part_column, select_columns
 from .document import Document, Table, format_percent, format_time_short, raw_table
 
-PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation", "prefix_hit_rate", "adapter_wait")
+PERCENTAGES = (
+    "cache_occupancy",
+    "peak_cache_occupancy",
+    "utilisation",
+    "prefix_hit_rate",
+    "adapter_wait",
+    "refused_requests",
+)
 """Figures that are fractions."""
 
 SHOWN_CANDIDATES = 20
@@ -43,8 +50,9 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     if serving.is_overloaded:
         at_most = _show(figures["saturation_requests_per_s"], format_number)
         overload = f"OVERLOADED, at most {at_most} requests/s are answered and the queue grows: "
+    refused = f"REFUSES {format_percent(serving.refused_share)} of the requests: " if serving.refused_share else ""
     title = (
-        f"{_describe_shortage(serving)}{overload}{serving.network} on {_describe_devices(serving)}, "
+        f"{_describe_shortage(serving)}{overload}{refused}{serving.network} on {_describe_devices(serving)}, "
         f"{_describe_formats(serving)}, {serving.engine}, {serving.traffic}: "
         f"time to first token {_show(latencies['ttft_s']['p50'], format_time_short)}, "
         f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "

@@ -30,7 +30,7 @@ from .figures import (
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch, to_launch
 from .notes import mean_context, notes_of
-from .outcomes import request_latencies, summarize
+from .outcomes import request_latencies, share_within, summarize
 from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
 from .requests import Traffic
@@ -160,7 +160,15 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         capacity = self.figures.get("saturation_requests_per_s")
         if self.offered_requests_per_s is None or capacity is None or capacity.value is None:
             return False
+        if self.refused_share is not None:  # what would wait is refused
+            return False
         return self.offered_requests_per_s > capacity.value
+
+    @property
+    def refused_share(self) -> float | None:
+        """Share of the requests that are refused; None where nothing can be."""
+        refused = self.figures.get("refused_requests")
+        return None if refused is None else refused.value
 
     @property
     def exceeds_workers(self) -> bool:
@@ -231,16 +239,19 @@ def answer(
     *,
     notes: Sequence[str] = (),  # remarks for the user
     classes: Sequence[RequestClass] = (),  # those of the traffic
+    # Limits of ``ttft``, ``tpot`` or ``latency``, within which goodput counts requests.
+    limits_s: Sequence[tuple[str, float]] = (),
     saturation: bool = True,  # whether to compute the saturation rate
 ) -> Serving:
     """Simulate traffic at the expected iteration times and at both ends of their interval."""
     deployment = prepared.deployment
     levels = LEVELS if prepared.tables.relative_low else ("expected",)
     saturated = saturate_levels(prepared.lasting, traffic, levels) if saturation else {}
-    at_levels = {level: _simulate_level(prepared, traffic, level, saturated.get(level)) for level in levels}
+    at_levels = {level: _simulate_level(prepared, traffic, level, saturated.get(level), limits_s) for level in levels}
     expected = at_levels["expected"]
     simulated = expected.simulated
     outcomes = {level: at_level.simulated.outcomes for level, at_level in at_levels.items()}
+    refused = {level: _refused_classes(traffic, at_level.simulated) for level, at_level in at_levels.items()}
     on_device = deployment.on_device
     timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
@@ -289,7 +300,7 @@ def answer(
         offered_requests_per_s=traffic.rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
         prefix_hit_rates=hit_rates(simulated.prefill or simulated.outcomes),
-        classes=answer_classes(classes, outcomes) if classes else None,
+        classes=answer_classes(classes, outcomes, refused) if classes else None,
         replica_counts=tuple(count_lives(simulated.lives)) or None,
         longest_request=launchable.longest_request,
         prefill_pool=describe_prefill(
@@ -309,15 +320,25 @@ def _simulate_level(
     traffic: Traffic,
     level: str,
     saturated: tuple[float, float] | None,  # requests and tokens per second at saturation; None where not computed
+    limits_s: Sequence[tuple[str, float]],
 ) -> _AtLevel:
     """Return what requests experience at one level of the iteration times."""
     simulated = prepared.simulate(traffic, level)
     latencies = {name: summarize(values) for name, values in request_latencies(simulated.outcomes).items()}
-    span = steady_span(simulated.outcomes, traffic.rate_per_s, None if saturated is None else saturated[0])
+    refuses = prepared.deployment.admission is not None  # so that no queue grows without end
+    capacity_per_s = None if saturated is None or refuses else saturated[0]
+    span = steady_span(simulated.outcomes, traffic.rate_per_s, capacity_per_s)
     figures = measure_figures(simulated, prepared.deployment, int(traffic.input_tokens.sum()), span)
+    if refuses and limits_s:
+        figures["goodput_requests_per_s"] = span.requests_per_s * share_within(simulated.outcomes, limits_s)
     if saturated is not None:
         figures["saturation_requests_per_s"], figures["saturation_tokens_per_s"] = saturated
     return _AtLevel(simulated, span, latencies, figures)
+
+
+def _refused_classes(traffic: Traffic, simulated: Simulated) -> list[int]:
+    """Return the class of each request that is refused."""
+    return [] if traffic.classes is None else traffic.classes[list(simulated.refused)].tolist()
 
 
 def _latencies_of(levels: Sequence[_AtLevel], deviations: dict[str, float]) -> dict[str, dict[str, Figure]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
-from .outcomes import Outcome, request_latencies, summarize
+from .outcomes import Outcome, request_latencies, share_within, summarize
 from .requests import Lengths, Traffic, parse_lengths
 
 if TYPE_CHECKING:
@@ -160,7 +160,9 @@ class ClassAnswer(msgspec.Struct, frozen=True):
 
 
 def answer_classes(
-    classes: Sequence[RequestClass], outcomes: Mapping[str, Sequence[Outcome]]
+    classes: Sequence[RequestClass],
+    outcomes: Mapping[str, Sequence[Outcome]],
+    refused_of: Mapping[str, Sequence[int]],  # classes of the refused requests, which are within no limits
 ) -> tuple[ClassAnswer, ...]:
     """Return what each class experiences, by the outcomes of each level of iteration times."""
     answers = []
@@ -168,9 +170,14 @@ def answer_classes(
         of_class = {level: _of_class(several, number) for level, several in outcomes.items()}
         arrays = request_latencies(of_class["expected"])
         parts = {name: summarize(values) for name, values in arrays.items()}
-        within = []
+        shares = {}
         if request_class.limits_s:
-            within = sorted(_share_within(several, request_class) for several in of_class.values())
+            for level, several in of_class.items():
+                answered = sum(len(outcome.finish_s) for outcome in several)
+                refused = list(refused_of[level]).count(number)
+                share = share_within(several, request_class.limits_s)
+                shares[level] = share * answered / (answered + refused) if refused else share
+        within = sorted(shares.values())
         answers.append(
             ClassAnswer(
                 request_class.name,
@@ -184,7 +191,7 @@ def answer_classes(
                 latency_p90_s=parts["latency_s"]["p90"],
                 queue_p90_s=parts["queue_s"]["p90"],
                 limits=", ".join(f"{name} <= {format_si(limit_s, 's')}" for name, limit_s in request_class.limits_s),
-                within=_share_within(of_class["expected"], request_class) if within else None,
+                within=shares.get("expected"),
                 within_low=within[0] if len(within) > 1 else None,
                 within_high=within[-1] if len(within) > 1 else None,
             )
@@ -211,20 +218,3 @@ def _of_class(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:
             )
         )
     return chosen
-
-
-def _share_within(outcomes: Sequence[Outcome], request_class: RequestClass) -> float:
-    """Return the share of the requests of a class that are within all its limits."""
-    first_s, finish_s, sent_s, tokens = (
-        np.concatenate([getattr(outcome, name) for outcome in outcomes])
-        for name in ("first_token_s", "finish_s", "arrival_s", "output_tokens")
-    )
-    values = {
-        "ttft": first_s - sent_s,
-        "tpot": (finish_s - first_s) / np.maximum(tokens - 1, 1),
-        "latency": finish_s - sent_s,
-    }
-    is_within = np.ones(len(first_s), dtype=bool)
-    for name, limit_s in request_class.limits_s:
-        is_within &= values[name] <= limit_s
-    return float(is_within.mean()) if len(is_within) else 1.0

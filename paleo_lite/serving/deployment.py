@@ -18,6 +18,7 @@ from ..timing.facility import Facility
 from ..timing.fine_tuning import adapted_layers
 from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
+from .admission import Admission
 from .cache import CacheRoom
 from .causes import RemainingWidths, remaining_widths
 from .drafts import HEADS
@@ -28,7 +29,7 @@ from .layer_timer import LayerTimer
 from .options import SimulationOptions
 from .outcomes import Outcome
 from .placement import ModelOnDevice
-from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_elastic, run_pool, run_split, simulate
+from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_admitted, run_elastic, run_pool, run_split, simulate
 from .requests import Traffic
 from .routers import ROUND_ROBIN
 from .startup import START_FACTOR, StartTime, estimate_start
@@ -76,6 +77,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     adapters: Adapters | None = None  # LoRA adapters, of which each request asks for one
     has_priorities: bool = False  # whether its servers are started so that requests have priorities
     elasticity: Elasticity | None = None  # how replicas, of which there are so many at most, come and go
+    admission: Admission | None = None  # what servers and their gateway refuse; None where they refuse nothing
 
     def __post_init__(self) -> None:
         check_integer("`--replicas`", self.replicas, 1)
@@ -304,6 +306,8 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             return run_elastic(
                 traffic, self.pool(level), elasticity, self._start_s(level), self.deployment.on_device.devices
             )
+        if self.deployment.admission is not None:
+            return run_admitted(traffic, self.pool(level), self.deployment.admission)
         if self.deployment.needs_router or traffic.follows is not None:
             return run_pool(traffic, self.pool(level), answers)
         tables, engine, options = self.at_level(level)
@@ -330,8 +334,9 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def lasting(self) -> PreparedDeployment:
-        """The deployment whose replicas stay, as many as there are at most."""
-        return msgspec.structs.replace(self, deployment=msgspec.structs.replace(self.deployment, elasticity=None))
+        """The deployment whose replicas stay, as many as there are at most, and refuse nothing."""
+        lasting = msgspec.structs.replace(self.deployment, elasticity=None, admission=None)
+        return msgspec.structs.replace(self, deployment=lasting)
 
     def pool(self, level: str) -> ServerPool:
         """Return the replicas of a split deployment's pool at one of `LEVELS`."""

@@ -74,10 +74,16 @@ ADAPTER_FIGURES = {
 }
 """Figures of a deployment with LoRA adapters, with their meaning."""
 
+ADMISSION_FIGURES = {
+    "refused_requests": "share of the requests that are refused",
+    "goodput_requests_per_s": "goodput: requests per second within all objectives",
+}
+"""Figures of a deployment that refuses requests, with their meaning."""
+
 PREFIX_FIGURES = {"prefix_hit_rate": "share of the prompts' tokens that the prefix cache has"}
 """Figures of a deployment whose requests state their prefixes, with their meaning."""
 
-ALL_FIGURES = FIGURES | SITE_FIGURES | PREFIX_FIGURES | ELASTIC_FIGURES | ADAPTER_FIGURES
+ALL_FIGURES = FIGURES | SITE_FIGURES | PREFIX_FIGURES | ELASTIC_FIGURES | ADMISSION_FIGURES | ADAPTER_FIGURES
 """All figures of a deployment, with their meaning."""
 
 ENERGY_FIGURES = (
@@ -100,6 +106,8 @@ def measure_figures(
     span = span or whole_span(outcomes)
     replicas = mean_replicas(simulated, deployment, span)
     requests = sum(len(outcome.finish_s) for outcome in outcomes)
+    if simulated.refused:
+        input_tokens = sum(outcome.input_tokens for outcome in outcomes)
     mean_output = sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / requests
     work = work_in(outcomes, span)
     latencies = request_latencies(outcomes)
@@ -126,8 +134,17 @@ def measure_figures(
         **_site_figures(deployment, drawn, span.seconds, answered_tokens),
         **_prefix_figures(outcomes, input_tokens),
         **_elastic_figures(simulated, deployment, replicas),
+        **_admission_figures(simulated, deployment, requests),
         **_adapter_figures(simulated, deployment, requests),
     }  # fmt: skip
+
+
+def _admission_figures(simulated: Simulated, deployment: Deployment, requests: int) -> dict[str, float | None]:
+    """Return the share of the requests that are refused; none where nothing is."""
+    if deployment.admission is None:
+        return {}
+    refused = len(simulated.refused)
+    return {"refused_requests": refused / (refused + requests)}
 
 
 def _adapter_figures(simulated: Simulated, deployment: Deployment, requests: int) -> dict[str, float | None]:

@@ -139,6 +139,11 @@ def launch_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
     lines = _file_lines(launcher, settings)
     if deployment.has_priorities:
         options += launcher.priorities
+    admission = deployment.admission
+    if admission is not None and admission.most_queued is not None:
+        options += [launcher.queue_limit, str(admission.most_queued)]
+    if admission is not None and admission.waiting_timeout_s is not None:
+        environment[launcher.waiting_timeout] = f"{admission.waiting_timeout_s:g}"
     drafting = _draft_words(deployment)
     options += drafting.options
     lines += [f"{name}: {_in_flow_style(entry)}" for name, entry in drafting.file_entries.items()]
@@ -344,6 +349,8 @@ def launch_notes(deployment: Deployment) -> list[str]:
         )
     if deployment.adapters is not None:
         notes.append("adapters are named when the servers run, or by further options of the launch command")
+    if deployment.admission is not None and deployment.admission.gateway_words():
+        notes.append(f"the gateway before the replicas is started with {deployment.admission.gateway_words()}")
     if deployment.has_priorities:
         notes.append("requests state their priority in the field `priority` of their body")
     heads = deployment.options.speculation.heads

@@ -56,7 +56,14 @@ def notes_of(
         )
     rate_per_s = traffic.rate_per_s
     capacity_per_s = figures.get("saturation_requests_per_s")
-    if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
+    refused = figures.get("refused_requests")
+    if refused:
+        all_notes.insert(
+            0,
+            f"{refused:.1%} of the requests are refused: latencies are those of the others, from the first request on",
+        )
+    is_endless = deployment.admission is None
+    if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s and is_endless:
         all_notes.insert(
             0,
             f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "

@@ -81,6 +81,9 @@ class SimulationOptions(msgspec.Struct, frozen=True):
     draws_ranks: bool = False
     adapter_slots: int = 0  # LoRA adapters in a batch at a time; 0 without adapters
     adapter_load_s: float = 0.0  # in which one is copied to a slot
+    # Requests that wait at most, and the seconds after which one of them is given up; None for no limit.
+    most_queued: int | None = None
+    waiting_timeout_s: float | None = None
     records_steps: bool = False  # whether what replicas do is kept, for a timeline
 
     def __post_init__(self) -> None:

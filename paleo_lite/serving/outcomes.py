@@ -91,6 +91,23 @@ def _counted(outcome: Outcome, values: Any) -> Any:
     return values if outcome.left_out is None else values[~outcome.left_out]
 
 
+def share_within(outcomes: Sequence[Outcome], limits_s: Sequence[tuple[str, float]]) -> float:
+    """Return the share of the requests that are within limits of ``ttft``, ``tpot`` or ``latency``."""
+    first_s, finish_s, sent_s, tokens = (
+        np.concatenate([getattr(outcome, name) for outcome in outcomes])
+        for name in ("first_token_s", "finish_s", "arrival_s", "output_tokens")
+    )
+    values = {
+        "ttft": first_s - sent_s,
+        "tpot": (finish_s - first_s) / np.maximum(tokens - 1, 1),
+        "latency": finish_s - sent_s,
+    }
+    is_within = np.ones(len(first_s), dtype=bool)
+    for name, limit_s in limits_s:
+        is_within &= values[name] <= limit_s
+    return float(is_within.mean()) if len(is_within) else 1.0
+
+
 def summarize(values: Any) -> dict[str, float | None]:
     """Return mean and percentiles of an array; None if it is empty."""
     if not len(values):

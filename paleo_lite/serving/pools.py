@@ -15,6 +15,7 @@ import numpy as np
 from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import LinkRate
 from ..engines.records.record import Server
+from .admission import Admission, AdmittingFleet
 from .cache import CacheRoom
 from .elastic import ElasticFleet, Elasticity, Life
 from .fleet import Fleet, Stage
@@ -160,6 +161,7 @@ class Simulated(NamedTuple):
     prefill: list[Outcome]  # the same requests at each replica of the prefill pool; empty without one
     lives: Sequence[Life] = ()  # of replicas that come and go; empty of those that stay
     restarted: int = 0  # requests that were sent again because a replica failed
+    refused: Sequence[int] = ()  # requests that are not answered
 
 
 def run_pool(traffic: Traffic, pool: ServerPool, answers: int | None = None) -> Simulated:
@@ -168,6 +170,17 @@ def run_pool(traffic: Traffic, pool: ServerPool, answers: int | None = None) -> 
     fleet = Fleet(traffic, [stage], answers=answers)
     fleet.run()
     return Simulated(_outcomes_of(traffic, fleet, stage.replicas), [])
+
+
+def run_admitted(traffic: Traffic, pool: ServerPool, admission: Admission) -> Simulated:
+    """Simulate replicas that, or whose gateway, refuse requests."""
+    options = msgspec.structs.replace(
+        pool.options, most_queued=admission.most_queued, waiting_timeout_s=admission.waiting_timeout_s
+    )
+    stage = pool._replace(options=options).make_stage(traffic)
+    fleet = AdmittingFleet(traffic, stage, admission)
+    fleet.run()
+    return Simulated(_outcomes_of(traffic, fleet, stage.replicas), [], refused=fleet.refused)
 
 
 def run_elastic(traffic: Traffic, pool: ServerPool, elasticity: Elasticity, start_s: float, devices: int) -> Simulated:

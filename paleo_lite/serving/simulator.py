@@ -133,6 +133,9 @@ class Replica:
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
         self.iterations = self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
         self.answered = self.pending_tokens = 0
+        # Requests that are refused, or that have waited for too long, with the time, and when each began to wait here.
+        self.given_up: list[tuple[int, float]] = []
+        self.waits_since_s: dict[int, float] = {}
         self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
 
     def _draw_delays(self) -> tuple[list[float], list[float]]:
@@ -181,6 +184,8 @@ class Replica:
         """Take all iterations up to the next event; return whether there was anything left to do."""
         if self.arriving and self.arriving[0][0] <= self.scheduled_s:
             self._receive()
+        if self.waits_since_s:
+            self._give_up_late(self.scheduled_s)
         if self.adapters is not None:
             self.adapters.is_waited_for = False
         if self._make_room() and self.waiting and not self.is_blocked:
@@ -264,22 +269,48 @@ class Replica:
         while self.arriving and self.arriving[0][0] <= self.scheduled_s:
             time_s, request, is_seen = heappop(self.arriving)
             if is_seen or not self.decoding:
-                self._wait(request)
+                self._wait(request, time_s)
             else:
                 iterations = self.delay_iterations[request]
                 if iterations:
                     time_s += iterations * self._next_iteration_s()
                 heappush(self.arriving, (time_s, request, True))
 
-    def _wait(self, request: int) -> None:
-        """Let a request wait behind all that are as urgent or more."""
+    def _wait(self, request: int, time_s: float) -> None:
+        """Let a request wait behind all that are as urgent or more; refuse it where too many wait."""
         waiting, priorities = self.waiting, self.priorities
+        if self.options.waiting_timeout_s is not None:
+            self._give_up_late(time_s)
+            self.waits_since_s[request] = time_s
+        if self.options.most_queued is not None and len(waiting) >= self.options.most_queued:
+            self._give_up(request, time_s)
+            return
         place = len(waiting)
         if priorities is not None:
             self.is_blocked = False
             while place and priorities[waiting[place - 1]] > priorities[request]:
                 place -= 1
         waiting.insert(place, request)
+
+    def _give_up_late(self, time_s: float) -> None:
+        """Give up the requests that have waited for their first admission for too long."""
+        longest_s = self.options.waiting_timeout_s
+        if longest_s is None:
+            return
+        waits_since_s = {
+            request: since_s for request, since_s in self.waits_since_s.items() if math.isnan(self.admitted_s[request])
+        }
+        self.waits_since_s = waits_since_s
+        for request in [request for request, since_s in waits_since_s.items() if time_s - since_s > longest_s]:
+            self.waiting.remove(request)
+            self._give_up(request, time_s)
+
+    def _give_up(self, request: int, time_s: float) -> None:
+        """Refuse a request, which is not answered."""
+        self.waits_since_s.pop(request, None)
+        self.pending_tokens -= self.pending_of.pop(request, 0)
+        self.is_blocked = False
+        self.given_up.append((request, time_s))
 
     def _wait_again(self, request: int) -> None:
         """Let a request that was given up wait before all that are as urgent or less."""

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
 from .answers import Serving
 from .deployment import Deployment, PreparedDeployment
 from .outcomes import request_latencies, summarize
+from .pools import Simulated
 from .requests import Traffic
 from .saturation import saturate
 
@@ -22,6 +24,7 @@ OBJECTIVES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 DEFAULT_PERCENTILE = "p90"
 PERCENTILE_NAMES = ("mean", "p50", "p90", "p99")
 RATE_TOLERANCE = 0.02
+NEVER_S, LONGEST_S = 1e12, 1e6  # seconds of what is refused, and above which some of it is in a percentile or a mean
 SIMULATED_REQUESTS = 1000
 
 
@@ -50,6 +53,8 @@ class Missed(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """Return the latency as text: ``ttft p90 751 ms``."""
+        if self.latency_s > LONGEST_S:
+            return f"{self.objective.name} {self.objective.percentile}, as too many requests are refused"
         return f"{self.objective.name} {self.objective.percentile} {format_si(self.latency_s, 's', 3)}"
 
 
@@ -80,7 +85,16 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
 
 def meets(prepared: PreparedDeployment, objectives: tuple[Objective, ...], traffic: Traffic) -> bool:
     """Return whether requests are answered within the objectives."""
-    return not find_missed(request_latencies(prepared.run(traffic)), objectives)
+    return not find_missed(latencies_of_all(prepared.simulate(traffic)), objectives)
+
+
+def latencies_of_all(simulated: Simulated) -> dict[str, Any]:
+    """Return the latencies of all requests, of which those that are refused take for ever."""
+    arrays = request_latencies(simulated.outcomes)
+    if not simulated.refused:
+        return arrays
+    refused = np.full(len(simulated.refused), NEVER_S)
+    return {name: np.concatenate([array, refused]) for name, array in arrays.items()}
 
 
 def find_missed(arrays: Mapping[str, Any], objectives: Sequence[Objective]) -> list[Missed]:
@@ -126,7 +140,7 @@ def highest_rate(
     """
     flood = traffic_at(math.inf)
     prepared = deployment.prepare(flood)
-    saturation_per_s, _ = saturate(prepared, flood)
+    saturation_per_s, _ = saturate(prepared.lasting, flood)
     low, high = 0.01 * saturation_per_s, saturation_per_s
     if not meets(prepared, objectives, traffic_at(low)):
         return None
@@ -146,11 +160,16 @@ def with_highest_rate(
     deployment: Deployment,
     objectives: tuple[Objective, ...],
     traffic_at: Callable[[float], Traffic],
+    missed: Sequence[Missed],
 ) -> Serving:
-    """Return an answer with the highest rate that meets the objectives."""
+    """Return an answer that misses some objectives with the highest rate that meets all."""
     highest = highest_rate(deployment, objectives, traffic_at)
     described = [objective.describe() for objective in objectives]
-    missed = [each.describe() for each in missed_in(result, objectives)]
     return msgspec.structs.replace(
-        result, slo={"objectives": described, "highest_requests_per_s": highest, "missed": missed}
+        result,
+        slo={
+            "objectives": described,
+            "highest_requests_per_s": highest,
+            "missed": [each.describe() for each in missed],
+        },
     )

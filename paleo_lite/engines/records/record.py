@@ -146,6 +146,10 @@ class Launcher(msgspec.Struct, frozen=True):
     drafts: Mapping[str, Callable[[int, str], DraftWords]] = {}
     # What starts a replica on several nodes, by their number and the attention groups; None if nothing is known of it.
     nodes: Callable[[int, int], NodeWords] | None = None
+    # Option that limits the requests that wait in a server, and variable of the seconds after which one is given up;
+    # empty if there are none.
+    queue_limit: str = ""
+    waiting_timeout: str = ""
     priorities: tuple[str, ...] = ()  # words that let requests have priorities; empty if none do
     pools: PoolLauncher | None = None  # how servers of split pools are started; None if nothing is known of it
     image: str = ""  # image of a container that has the engine; empty if none is known

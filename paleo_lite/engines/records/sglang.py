@@ -97,6 +97,8 @@ SGLANG = Server(
             "n-grams": lambda tokens, _: draft_words(tokens, "NGRAM"),
         },
         nodes=node_words,
+        queue_limit="--max-queued-requests",
+        waiting_timeout="SGLANG_REQ_WAITING_TIMEOUT",
         priorities=("--enable-priority-scheduling", "--schedule-low-priority-values-first"),
         sources=(
             "https://docs.sglang.io/docs/advanced_features/speculative_decoding",

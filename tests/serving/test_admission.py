@@ -1,0 +1,136 @@
+"""Requests that servers and their gateways refuse, and how the answer counts them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+from paleo_lite.serving.admission import Admission, parse_admission
+from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.pools import Simulated
+from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+
+SERVER: dict[str, Any] = {
+    "gpu": "h100-sxm", "engine": "sglang", "max_sequences": 32, "output_tokens": 256, "num_requests": 400,
+}  # fmt: skip
+
+
+def simulate(deployment: Deployment, traffic: Traffic, replicas: int = 1, **limits: Any) -> Simulated:
+    """Return what happens to requests at replicas of four sequences with limits of admission."""
+    engine = msgspec.structs.replace(deployment.engine, request_overhead_s=0.0, max_sequences=4)
+    limited = msgspec.structs.replace(
+        deployment, engine=engine, replicas=replicas, admission=Admission(**limits), router="least-loaded"
+    )
+    return limited.prepare(traffic).simulate(traffic)
+
+
+def crowd(count: int = 60) -> Traffic:
+    """Return requests that come at the same time."""
+    return generate_traffic(Lengths(256), Lengths(64), count=count, rate_per_s=math.inf)
+
+
+def test_a_server_refuses_what_comes_while_too_many_wait(deployment: Deployment) -> None:
+    """All come before the first iteration is scheduled, and only as many as the queue holds are answered."""
+    done = simulate(deployment, crowd(), most_queued=10)
+    assert len(done.refused) == 50 and len(done.outcomes[0].finish_s) == 10
+    assert not np.isnan(done.outcomes[0].finish_s).any()
+    assert not simulate(deployment, crowd(), most_queued=60).refused
+
+
+def test_no_answer_began_to_be_computed_after_the_longest_wait(deployment: Deployment) -> None:
+    plain = simulate(deployment, crowd(), queue_size=100)
+    waited_s = plain.outcomes[0].admitted_s - plain.outcomes[0].arrival_s
+    limit_s = float(np.median(waited_s))
+    done = simulate(deployment, crowd(), waiting_timeout_s=limit_s)
+    assert 0 < len(done.refused) < 60
+    kept = done.outcomes[0].admitted_s - done.outcomes[0].arrival_s
+    assert kept.max() <= limit_s + 0.05  # a request is on its way to the scheduler for some milliseconds
+    assert len(done.refused) + len(kept) == 60
+
+
+def test_a_gateway_lets_a_number_of_requests_through(deployment: Deployment) -> None:
+    """Those in its queue wait for answers, and those that find it full are refused."""
+    done = simulate(deployment, crowd(), replicas=2, most_at_once=6, queue_size=20)
+    assert len(done.refused) == 60 - 6 - 20
+    finish_s = np.concatenate([outcome.finish_s for outcome in done.outcomes])
+    begin_s = np.concatenate([outcome.admitted_s for outcome in done.outcomes])
+    under_way = [int(((begin_s <= time_s) & (time_s < finish_s)).sum()) for time_s in begin_s]
+    assert max(under_way) == 6
+    assert not simulate(deployment, crowd(), replicas=2, most_at_once=6, queue_size=54).refused
+    hasty = simulate(deployment, crowd(), replicas=2, most_at_once=6, queue_size=54, queue_timeout_s=0.0)
+    assert len(hasty.refused) == 54
+
+
+def test_busy_replicas_get_nothing(deployment: Deployment) -> None:
+    """A prompt has 256 tokens: with more than 500 to compute a replica is busy."""
+    done = simulate(deployment, crowd(), replicas=2, busy_prompt_tokens=500)
+    assert [len(outcome.finish_s) for outcome in done.outcomes] == [2, 2] and len(done.refused) == 56
+    late = msgspec.structs.replace(crowd(3), arrival_s=np.array([0.0, 0.0, 1000.0]))
+    assert not simulate(deployment, late, busy_blocks=0.0).outcomes[0].preemptions
+    begun = msgspec.structs.replace(crowd(3), arrival_s=np.array([0.0, 0.3, 1000.0]))
+    assert simulate(deployment, begun, busy_blocks=0.0).refused == [1]
+
+
+def test_the_answer_counts_what_is_refused() -> None:
+    answer = pl.serve("llama-3-8b", rate=30, admission="max-queued-requests=8", slo="ttft=500ms", **SERVER)
+    share, goodput = (answer.figures[name].value for name in ("refused_requests", "goodput_requests_per_s"))
+    assert share is not None and goodput is not None
+    answered = answer.figures["requests_per_s"].value
+    assert 0.4 < share < 0.8 and 0 < goodput <= answered < 30
+    assert not answer.is_overloaded and str(answer.document().title).startswith("REFUSES ")
+    assert answer.slo["missed"] == ["ttft p90, as too many requests are refused"]
+    assert "--max-queued-requests 8" in answer.launch_command
+    plain = pl.serve("llama-3-8b", rate=30, **SERVER)
+    saturation = "saturation_requests_per_s"
+    assert answer.figures[saturation] == plain.figures[saturation] and plain.is_overloaded
+    assert answered == pytest.approx(plain.figures[saturation].value, rel=0.1)
+
+
+def test_a_server_that_keeps_up_refuses_nothing() -> None:
+    kept = pl.serve("llama-3-8b", rate=3, admission="max-queued-requests=50,waiting-timeout=10s", **SERVER)
+    plain = pl.serve("llama-3-8b", rate=3, **SERVER)
+    assert kept.figures["refused_requests"].value == 0 and "goodput_requests_per_s" not in kept.figures
+    assert kept.latencies["ttft_s"]["p50"].value == pytest.approx(plain.latencies["ttft_s"]["p50"].value, rel=0.05)
+    assert "SGLANG_REQ_WAITING_TIMEOUT=10" in kept.launch_command
+
+
+def test_refused_requests_are_within_no_limits_of_their_class() -> None:
+    workload = "classes:chat.share=1,chat.latency=1000s"
+    admission = "max-concurrent-requests=8,queue-size=0"
+    answer = pl.serve("llama-3-8b", rate=30, workload=workload, admission=admission, **SERVER)
+    refused = answer.figures["refused_requests"].value
+    assert answer.classes[0].within == pytest.approx(1 - refused) and refused > 0.5
+    assert any("--max-concurrent-requests 8 --queue-size 0" in note for note in answer.notes)
+
+
+def test_a_queue_needs_a_number_that_is_let_through() -> None:
+    assert parse_admission({}) is None
+    with pytest.raises(BadValue, match="queue-size` needs max-concurrent-requests=N"):
+        parse_admission({"queue-size": 5})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "vllm"}, "nothing is known of them under vllm"),
+        ({"rate": None, "concurrency": 4}, "give `--rate` instead of `--concurrency`"),
+        ({"scaling": "max=2,target=8"}, "leave `--scaling` out"),
+        ({"prefill_pool": "replicas=1"}, "leave `--prefill-pool` out"),
+        ({"workload": "conversation:turns=2"}, "leave sessions and users out"),
+        ({"advise": "cost"}, "leave `--admission` out"),
+        (
+            {"router": "sticky", "replicas": 2, "admission": "active-decode-blocks-threshold=0.5"},
+            "knows no busy replicas",
+        ),
+    ],
+)
+def test_what_is_not_modelled_with_admission_is_said(options: dict[str, Any], message: str) -> None:
+    asked = {"gpu": "h100-sxm", "engine": "sglang", "rate": 2, "num_requests": 20, "admission": "max-queued-requests=8"}
+    with pytest.raises(BadValue, match=message):
+        pl.serve("llama-3-8b", **{**asked, **options})
