@@ -17,12 +17,12 @@ from ..formats import FORMATS
 from ..machines import Device, find_device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
 from ..serving.answers import Serving, answer
-from ..serving.candidates import Candidate, Criteria, DeploymentAdvice, published_drafts
+from ..serving.candidates import Candidate, Criteria, DeploymentAdvice, prices_of, published_drafts
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
 from ..serving.placement import Division
-from ..serving.price_basis import choose_listings
+from ..serving.price_basis import choose_listings, describe_mixed
 from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Demand, Traffic
 from ..serving.saturation import saturate
@@ -96,6 +96,8 @@ def advise(
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
     notes = _untried_notes(deployments, given, criteria.devices)
+    if criteria.by == "cost" and deployments.price_of is None:
+        notes += filter(None, [describe_mixed(prices_of(advice))])
     advice, result = _confirm(advice, deployments, demand, objectives, criteria.devices, notes)
     missed = missed_in(result, objectives)
     described = {

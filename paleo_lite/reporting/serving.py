@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..serving.answers import Serving
-from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
+from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice, is_ranked_by_figure, prices_of
 from ..serving.classes import ClassAnswer
 from ..serving.elastic import Count
 from ..serving.figures import ALL_FIGURES, Figure
@@ -14,7 +14,7 @@ from ..serving.kernel_timer import KernelTime
 from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division
 from ..serving.prefill_pool import PrefillPool
-from ..serving.price_basis import PricedDevice, describe_prices
+from ..serving.price_basis import describe_prices
 from ..text import format_plural
 from ..units import format_number, format_si
 from .columns import find_column, part_column, select_columns
@@ -159,7 +159,10 @@ def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
     if serving.advice is not None and serving.exceeds_workers:
         facts.append(("MISSED", f"{serving.devices} devices, of which `--workers` allows {serving.advice.devices}"))
     if serving.advice is not None and serving.advice.best is not None:
-        facts.append((RANKINGS[serving.advice.by].best, _describe(serving.advice.best, serving.advice)))
+        advice = serving.advice
+        is_known = is_ranked_by_figure(advice.candidates, advice.by, has_rate=advice.rate_per_s is not None)
+        kind = RANKINGS[advice.by].best if is_known else "fewest devices"
+        facts.append((kind, _describe(serving.advice.best, advice)))
     if serving.advice is not None:
         facts.append(("prices", _describe_prices(serving.advice)))
     return facts
@@ -318,8 +321,11 @@ def _candidate_table(serving: Serving) -> Table:
     order = ranking.order
     if advice.rate_per_s is not None:
         order = ranking.order_at_rate.format(rate=f"{format_number(advice.rate_per_s)} requests/s")
+    if not is_ranked_by_figure(candidates, advice.by, has_rate=advice.rate_per_s is not None):
+        order = f"as no {ranking.needs} is known those of the fewest devices"
+    choice = "* is chosen" if advice.best is not None else "none is chosen: each misses something"
     load = "in short simulations at full load" if advice.rate_per_s is None else "at full load, not at the rate"
-    return Table(f"Deployments, {order} first, tokens {load} ({simulated}; * is chosen)", columns, rows)
+    return Table(f"Deployments, {order} first, tokens {load} ({simulated}; {choice})", columns, rows)
 
 
 def _within_devices(advice: DeploymentAdvice) -> list[Candidate]:
@@ -343,9 +349,8 @@ def _row(candidate: Candidate) -> dict[str, Any]:
 
 
 def _describe_prices(advice: DeploymentAdvice) -> str:
-    """Return the clouds whose prices the deployments have."""
-    pools = [pool for candidate in advice.candidates for pool in (candidate, candidate.prefill) if pool is not None]
-    return describe_prices([PricedDevice(pool.gpu, pool.price_usd_per_h, pool.price_cloud) for pool in pools])
+    """Return whose prices the deployments have."""
+    return describe_prices(prices_of(advice))
 
 
 def _describe(candidate: Candidate, advice: DeploymentAdvice) -> str:

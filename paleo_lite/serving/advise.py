@@ -191,10 +191,14 @@ def with_saturation(
 
 
 def nearest(advice: DeploymentAdvice) -> Candidate:
-    """Return the best candidate; if none meets the objectives, the one that comes nearest to them."""
+    """Return the best candidate; if none meets the objectives, the one that comes nearest to them.
+
+    Those that have no more devices than there are come before all others.
+    """
     if advice.best is not None:
         return advice.best
-    return min(advice.candidates, key=lambda candidate: candidate.objective_ratio or math.inf)
+    fitting = [one for one in advice.candidates if advice.devices is None or one.devices <= advice.devices]
+    return min(fitting or advice.candidates, key=lambda candidate: candidate.objective_ratio or math.inf)
 
 
 def _batch_limits(demand: Demand) -> tuple[int, ...]:

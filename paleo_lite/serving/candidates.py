@@ -12,6 +12,7 @@ from ..errors import BadValue
 from .drafts import PUBLISHED, acceptance_of
 from .options import Speculation, make_speculation
 from .placement import Division
+from .price_basis import PricedDevice
 
 
 class Ranking(NamedTuple):
@@ -23,15 +24,17 @@ class Ranking(NamedTuple):
     order: str
     order_at_rate: str
     best: str
+    needs: str  # what has to be known of the devices
 
 
 RANKINGS = {
     "cost": Ranking(
-        "usd_per_million_output_tokens", "usd_per_h", "the cheapest per token", "the cheapest for {rate}", "cheapest"
+        "usd_per_million_output_tokens", "usd_per_h", "the cheapest per token", "the cheapest for {rate}", "cheapest",
+        "price",
     ),
     "joules": Ranking(
         "joules_per_million_output_tokens", "joules_per_million_output_tokens", "the least energy per token",
-        "the least energy per token", "least energy",
+        "the least energy per token", "least energy", "power",
     ),
 }  # fmt: skip
 """What deployments are ranked by."""
@@ -232,13 +235,25 @@ class DeploymentAdvice(msgspec.Struct, frozen=True):
     devices: int | None = None  # number of devices that a recommendation may have; None without a limit
 
 
+def prices_of(advice: DeploymentAdvice) -> list[PricedDevice]:
+    """Return the prices of the devices of all candidates, with those of their pools of prompts."""
+    pools = [one for candidate in advice.candidates for one in (candidate, candidate.prefill) if one is not None]
+    return [PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in pools]
+
+
+def is_ranked_by_figure(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> bool:
+    """Return whether any candidate has the figure of a ranking; otherwise fewer devices are better."""
+    figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].per_token
+    return any(getattr(candidate, figure) is not None for candidate in candidates)
+
+
 def rank(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> list[Candidate]:
     """Return candidates in order: those within the objectives before others, forecasts before bounds, then by figure.
 
     If no candidate has the figure, such as a price, fewer devices are better; among equals the lower latency.
     """
     figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].per_token
-    is_known = any(getattr(candidate, figure) is not None for candidate in candidates)
+    is_known = is_ranked_by_figure(candidates, by, has_rate=has_rate)
 
     def key(candidate: Candidate) -> tuple[float, ...]:
         value = getattr(candidate, figure)

@@ -72,6 +72,17 @@ def describe_prices(priced: Sequence[PricedDevice]) -> str:
     )
 
 
+def describe_mixed(priced: Sequence[PricedDevice]) -> str:
+    """Return a note where a ranking mixes the prices of clouds, none of which lists all devices; empty where not."""
+    clouds = sorted({row.cloud for row in priced if row.usd_per_h is not None and row.cloud is not None})
+    if len(clouds) < 2:
+        return ""
+    return (
+        f"the ranking compares offers of {', '.join(clouds)}, none of which lists all devices: give "
+        f"`--price {clouds[0]}` to rank by what one of them asks"
+    )
+
+
 def _describe(row: PricedDevice, names_cloud: bool = False) -> str:
     if row.usd_per_h is None:
         return f"{row.gpu} unknown"

@@ -202,6 +202,33 @@ def test_bounds_are_not_the_cheapest_among_forecasts() -> None:
     assert "bounds from the data sheet are ranked after forecasts: arc-b580" in result.notes
 
 
+def test_a_ranking_over_clouds_says_so() -> None:
+    """AWS lists no MI300X, and Vultr no H100."""
+    asked: dict[str, Any] = {"gpu": "h100-sxm,mi300x", "advise": "cost", "concurrency": 2, **SHORT}
+    mixed = "the ranking compares offers of AWS, Vultr, none of which lists all devices: give `--price AWS`"
+    assert any(note.startswith(mixed) for note in pl.serve("llama-3-8b", **asked).notes)
+    for options in ({"price": "cheapest"}, {"price": "3 USD/h"}, {"gpu": "h100-sxm,l40s"}, {"advise": "joules"}):
+        assert not any("offers of" in note for note in pl.serve("llama-3-8b", **{**asked, **options}).notes)
+
+
+def test_a_ranking_without_prices_or_a_choice_says_so() -> None:
+    asked: dict[str, Any] = {"advise": "cost", "concurrency": 2, **SHORT}
+    document = pl.serve("llama-3-8b", gpu="h20", **asked).document()
+    assert document.tables[0].title.startswith("Deployments, as no price is known those of the fewest devices first")
+    assert "fewest devices" in dict(document.facts) and "cheapest" not in dict(document.facts)
+    missed = pl.serve("llama-3-8b", gpu="h100-sxm", slo="tpot=1ms", **asked).document()
+    assert "none is chosen: each misses something" in missed.tables[0].title
+
+
+def test_the_nearest_has_no_more_devices_than_there_are() -> None:
+    """One device misses the objective by far, and eight by less."""
+    few = candidate(meets_objectives=False, objective_ratio=30.0)
+    many = candidate(meets_objectives=False, objective_ratio=8.0, replicas=8)
+    assert nearest(DeploymentAdvice([many, few], None, {}, devices=1)) is few
+    assert nearest(DeploymentAdvice([many, few], None, {})) is many
+    assert nearest(DeploymentAdvice([many], None, {}, devices=1)) is many
+
+
 def test_reasons_are_said_once() -> None:
     result = pl.serve("llama-3-70b", gpu="l4", rate=1, advise="cost", weights="bf16", num_requests=20, max_sequences=2)
     notes = [note for note in result.document().notes if note.startswith("not simulated")]
