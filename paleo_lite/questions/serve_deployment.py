@@ -138,7 +138,7 @@ def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) 
 
 def _elasticity(question: Serve) -> Elasticity | None:
     """Return how replicas come and go; None if they stay."""
-    from ..serving.elastic import KEYED_ROUTERS, parse_elasticity
+    from ..serving.elastic import parse_elasticity
 
     asked: Any = question
     settings = {key.replace("_", "-"): value for key, value in settings_of(question.scaling).items()}
@@ -147,8 +147,6 @@ def _elasticity(question: Serve) -> Elasticity | None:
         return None
     if elasticity.autoscaling is not None and asked.workers is not None:
         raise BadValue("`--workers` is not for `--scaling`, whose devices are those of max=N replicas")
-    if question.router in KEYED_ROUTERS:
-        raise BadValue(f"`--router {question.router}` keeps what it knows of replicas that stay: choose another one")
     if question.slo is not None:
         raise BadValue("`--slo` finds a rate of replicas that stay: leave `--scaling` out")
     return elasticity
@@ -158,7 +156,6 @@ def _admission(question: Serve) -> Admission | None:
     """Return what servers and their gateway refuse; None where they refuse nothing."""
     from ..engines.records import SERVERS
     from ..serving.admission import parse_admission
-    from ..serving.elastic import KEYED_ROUTERS
 
     settings = {key.replace("_", "-"): value for key, value in settings_of(question.admission).items()}
     admission = parse_admission(settings)
@@ -168,8 +165,6 @@ def _admission(question: Serve) -> Admission | None:
         raise BadValue("`--admission` is for replicas that stay: leave `--scaling` out")
     if question.concurrency is not None:
         raise BadValue("`--admission` is for requests that come at a rate: give `--rate` instead of `--concurrency`")
-    if admission.knows_busy and question.router in KEYED_ROUTERS:
-        raise BadValue(f"`--router {question.router}` knows no busy replicas: choose another one")
     asked: Any = question.engine
     launcher = SERVERS[asked].launcher
     if admission.is_of_server and (launcher is None or not launcher.queue_limit):

@@ -46,11 +46,6 @@ class Admission(msgspec.Struct, frozen=True):
         """Whether a server itself has limits."""
         return self.most_queued is not None or self.waiting_timeout_s is not None
 
-    @property
-    def knows_busy(self) -> bool:
-        """Whether replicas can be busy."""
-        return self.busy_blocks is not None or self.busy_prompt_tokens is not None
-
     def gateway_words(self) -> str:
         """Return the options of the gateway with these limits, and whose they are; empty without a gateway's."""
         words = []

@@ -33,9 +33,6 @@ INTERVAL_S, DOWN_AFTER_S = 15.0, 300.0
 """Seconds between two decisions, and those of which the highest recommendation holds (Kubernetes, sync period and
 stabilization window)."""
 
-KEYED_ROUTERS = ("sticky", "scored")
-"""Routers that remember replicas by their place, which change here."""
-
 
 class Autoscaling(NamedTuple):
     """How many replicas there are, by the requests that they have."""

@@ -78,18 +78,20 @@ class Sticky(Router):
         super().__init__(traffic)
         if traffic.sessions is None and traffic.hashes is None:
             raise BadValue("`--router sticky` needs sessions: give `--workload`, or requests with hash_ids")
-        self.homes: dict[int, int] = {}
+        self.homes: dict[int, Replica] = {}
 
     def choose(self, replicas: Sequence[Replica], request: int) -> int:
         """Return the number of the replica that a request goes to."""
         loads = [replica.waiting_requests + replica.running_requests for replica in replicas]
         key = self._key_of(request)
-        home = self.homes.get(key)
+        home = next((number for number, replica in enumerate(replicas) if replica is self.homes.get(key)), None)
         excess = max(loads) - min(loads)
         is_unbalanced = excess > BALANCED_EXCESS and max(loads) > BALANCED_RATIO * min(loads)
         if home is None or (is_unbalanced and loads[home] == max(loads)):
+            is_gone = home is None
             home = self.least_of(loads)
-            self.homes.setdefault(key, home)
+            if is_gone:
+                self.homes[key] = replicas[home]
         return home
 
     def _key_of(self, request: int) -> int:
@@ -112,7 +114,7 @@ class Scored(Router):
         if traffic.hashes is None:
             raise BadValue("`--router scored` needs prefixes: give `--workload`, or requests with hash_ids")
         self.blocks = BlocksOfRequests(traffic).hashes
-        self.indexes: dict[int, Tier] = {}
+        self.indexes: dict[Replica, Tier] = {}
         self.known_blocks = KNOWN_TOKENS // traffic.hashed_tokens
 
     def choose(self, replicas: Sequence[Replica], request: int) -> int:
@@ -122,7 +124,7 @@ class Scored(Router):
         shortest, longest = min(queues), max(queues)
         costs = []
         for number, replica in enumerate(replicas):
-            known = self._known(number)
+            known = self._known(replica)
             found = 0
             while found < len(blocks) and known.has(blocks[found]):
                 found += 1
@@ -131,12 +133,12 @@ class Scored(Router):
             score += QUEUE_SCORE * ((longest - queues[number]) / (longest - shortest) if longest > shortest else 1.0)
             costs.append(-score)
         chosen = self.least_of(costs)
-        self._known(chosen).add(blocks)
+        self._known(replicas[chosen]).add(blocks)
         return chosen
 
-    def _known(self, number: int) -> Tier:
+    def _known(self, replica: Replica) -> Tier:
         """Return what a replica is known to have."""
-        return self.indexes.setdefault(number, Tier(self.known_blocks, 0.0))
+        return self.indexes.setdefault(replica, Tier(self.known_blocks, 0.0))
 
 
 class RouterKind(NamedTuple):

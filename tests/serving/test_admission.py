@@ -124,10 +124,6 @@ def test_a_queue_needs_a_number_that_is_let_through() -> None:
         ({"prefill_pool": "replicas=1"}, "leave `--prefill-pool` out"),
         ({"workload": "conversation:turns=2"}, "leave sessions and users out"),
         ({"advise": "cost"}, "leave `--admission` out"),
-        (
-            {"router": "sticky", "replicas": 2, "admission": "active-decode-blocks-threshold=0.5"},
-            "knows no busy replicas",
-        ),
     ],
 )
 def test_what_is_not_modelled_with_admission_is_said(options: dict[str, Any], message: str) -> None:

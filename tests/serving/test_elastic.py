@@ -19,6 +19,7 @@ from paleo_lite.serving.elastic import Count, Life, count_lives, paid_seconds
 from paleo_lite.serving.pools import Simulated
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
 from paleo_lite.serving.startup import CAPTURE_S_PER_LAYER, COMPILE_S_PER_LAYER, PROGRAM_S, START_FACTOR, STARTS
+from paleo_lite.serving.workloads import parse_workload
 
 NETWORK = "llama-3.1-8b"
 
@@ -144,12 +145,27 @@ def test_saturation_is_that_of_all_replicas() -> None:
         ({"scaling": "fail-at=5s", "slo": "tpot=50ms"}, "leave `--scaling` out"),
         ({"scaling": "fail-at=5s", "prefill_pool": "replicas=1"}, "replicas that do both"),
         ({"scaling": "fail-at=5s", "advise": "cost"}, "`--advise` ranks replicas alone"),
-        ({"scaling": "fail-at=5s", "router": "sticky", "replicas": 2, "workload": "agent"}, "choose another one"),
     ],
 )
 def test_what_does_not_go_together_gets_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.serve(NETWORK, gpu="h100-sxm", rate=1, num_requests=20, **options)
+
+
+@pytest.mark.parametrize("router", ["sticky", "scored", "prefix"])
+def test_sessions_find_their_prefixes_on_the_replicas_that_are_left(router: str) -> None:
+    traffic = parse_workload("conversation:turns=6,question=1000,output=20").traffic(
+        120, rate_per_s=2.0, concurrency=None, arrivals="fixed", seed=0
+    )
+    rates = {}
+    for name in (router, "round-robin"):
+        deployment = make_deployment(
+            pl.Serve(NETWORK, gpu="h100-sxm", replicas=4, router=name, scaling="fail-at=20s,start=10s")
+        )
+        simulated = deployment.prepare(traffic).simulate(traffic)
+        rates[name] = sum(outcome.found_tokens or 0 for outcome in simulated.outcomes) / traffic.input_tokens.sum()
+    assert len(simulated.lives) == 5
+    assert rates[router] > 1.5 * rates["round-robin"] and rates[router] > 0.5
 
 
 def test_replicas_that_fail_before_they_answer_are_refused() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,8 @@ def test_sessions_find_their_history_at_one_replica_only(router: str, least: flo
     assert home.prefix_hit_rates is not None and len(home.prefix_hit_rates) == 4
 
 
-class Busy(NamedTuple):
+@dataclass(eq=False)
+class Busy:
     """A replica as routers see it."""
 
     waiting_requests: int
@@ -70,11 +72,12 @@ def test_scores_are_those_of_the_endpoint_picker() -> None:
         4, rate_per_s=1.0, concurrency=None, arrivals="fixed", seed=0
     )
     router = ROUTERS["scored"].make(traffic)
-    idle = [Busy(0, 0), Busy(0, 0, used_blocks=50)]
-    assert router.choose(idle, 0) == 0  # type: ignore[arg-type]
-    full = Busy(3, 0, used_blocks=80)
-    assert router.choose([full, Busy(0, 0, used_blocks=0)], 1) == 0  # type: ignore[arg-type]
-    assert router.choose([full._replace(used_blocks=90), Busy(0, 0, used_blocks=0)], 2) == 0  # type: ignore[arg-type]
+    first, second = Busy(0, 0), Busy(0, 0, used_blocks=50)
+    assert router.choose([first, second], 0) == 0  # type: ignore[list-item]
+    first.waiting_requests, first.used_blocks, second.used_blocks = 3, 80, 0
+    assert router.choose([first, second], 1) == 0  # type: ignore[list-item]
+    first.used_blocks = 90
+    assert router.choose([second, first], 2) == 1  # type: ignore[list-item]
     with pytest.raises(BadValue, match="`--router scored` needs prefixes"):
         pl.serve("llama-3.1-8b", **COMMON, rate=1, router="scored")
 
@@ -110,9 +113,17 @@ def test_a_session_leaves_the_longest_queue() -> None:
         2, rate_per_s=1, concurrency=None, arrivals="fixed", seed=0
     )
     made = ROUTERS["sticky"].make(traffic)
-    assert made.choose([Busy(0, 5), Busy(0, 3)], 0) == 1  # type: ignore[list-item]
-    assert made.choose([Busy(0, 3), Busy(0, 30)], 1) == 1  # type: ignore[list-item]
-    assert made.choose([Busy(0, 3), Busy(0, 60)], 1) == 0  # type: ignore[list-item]
+    first, second = Busy(0, 0), Busy(0, 0)
+    chosen = []
+    for request, running in ((0, (5, 3)), (1, (3, 30)), (1, (3, 60))):
+        first.running_requests, second.running_requests = running
+        chosen.append(made.choose([first, second], request))  # type: ignore[list-item]
+    assert chosen == [1, 1, 0]
+    assert made.choose([second, first], 1) == 1  # type: ignore[list-item]  # that with the shorter queue, in any order
+    first.running_requests = second.running_requests = 3
+    assert made.choose([second, first], 1) == 0  # type: ignore[list-item]  # its home again
+    assert made.choose([first], 1) == 0  # type: ignore[list-item]  # where its home has failed
+    assert made.choose([second, first], 1) == 1  # type: ignore[list-item]
 
 
 def test_one_shared_prefix_does_not_go_to_one_replica() -> None:
