@@ -1,4 +1,6 @@
-"""Products of PyTorch with weights in int8, as bitsandbytes computes them: LLM.int8() (Dettmers et al. 2022).
+"""Products of PyTorch with weights in int8 and in nf4, as bitsandbytes computes them.
+
+In int8 it is LLM.int8() (Dettmers et al. 2022).
 
 A linear layer quantizes its input by rows, multiplies integers into 32-bit sums, and scales these to 16 bits. Columns
 of the input with an outlier, a number of at least 6 (``llm_int8_threshold`` of transformers), are zero there, and
@@ -9,6 +11,10 @@ The kernels and their bytes are those of ``MatMul8bitLt`` (bitsandbytes/autograd
 ``int8_vectorwise_quant`` and ``int8_scaled_mm`` (backends/cuda/ops.py) and ``int8_mixed_scaled_mm``
 (backends/default/ops.py) of release 0.46. Before them the host waits twice for the device, to learn whether there are
 outliers, and where; only the launches are counted.
+
+In nf4 the product of a single row reads the weights as they are stored (``gemv_4bit``). Of any other product the
+weights are converted first (``MatMul4Bit``, ``dequantize_4bit``), each time that it is computed. Either way the scales
+come first, which are quantized themselves: a lookup, and a sum with their mean.
 """
 
 from __future__ import annotations
@@ -20,12 +26,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer, Work
+from ..counting.kinds import is_expert_layer
 from ..counting.layer import Shape
 from ..counting.work import COLUMNS, PASSES
+from ..formats import Format
 from ..machines import Device
 from ..units import element_bytes
-from .quantization import CONVERSION, QUANTIZATION
+from .quantization import CONVERSION, QUANTIZATION, stored_bytes_per_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +50,8 @@ _INPUT_BYTES, _INPUT_LAUNCHES = (8, 4), 7
 # The same per number of a result: scaling (4, 2), and the sum with the product of outliers (2, 2). Two gathers and
 # three kernels that convert columns of the weights touch little.
 _RESULT_BYTES, _RESULT_LAUNCHES = (6, 4), 7
+# Of weights in nf4: a byte per scale of 64 numbers, which becomes four, in two kernels.
+_SCALE_BYTES, _SCALE_LAUNCHES = (1 / 64, 4 / 64), 2
 _CAST_BYTES = 2  # read and written to convert bf16 to fp16 before, and back after
 # Conversion of weights for the data gradient: to 16 bits (1, 2), scales (small), and their product (2, 2).
 _WEIGHT_BYTES, _WEIGHT_LAUNCHES = (3, 4), 3
@@ -95,6 +106,40 @@ def _conversion(layer: Layer) -> Layer:
     }  # fmt: skip
     name, place = f"{layer.name}.dequantize", layer.place.of_addition(layer.name)
     return Layer(name, "copy", (), (shape,), (shape,), (), 0, attributes, CONVERSION, place)
+
+
+def is_nf4(stored: Format | StoredWeights) -> bool:
+    """Return whether weights are stored in nf4, of which bitsandbytes has the kernels."""
+    if isinstance(stored, StoredWeights):
+        return stored.method == "bitsandbytes" and stored.stored is not None and stored.stored.name == "nf4"
+    return stored.name == "nf4"
+
+
+def insert_nf4_kernels(
+    layers: Sequence[Layer], stored: Format | StoredWeights, reads_tokens: bool, number_bytes: int, is_single: bool
+) -> tuple[Layer, ...]:
+    """Return the layers of inference with the kernels before each product with weights in nf4.
+
+    A product of one row and a `is_single` sample has those of its scales; before any other the weights are converted.
+    """
+    inserted: list[Layer] = []
+    new_indices: list[int] = []
+    for layer, size in zip(layers, stored_bytes_per_number(layers, stored, reads_tokens)):
+        attributes = layer.attributes
+        if size is not None and not is_expert_layer(layer):
+            shape, result = layer.weights[0], layer.outputs[0]
+            is_vector = is_single and prod(result) == result[-1]
+            part, widths, launches = ("scales", _SCALE_BYTES, _SCALE_LAUNCHES)
+            if not is_vector:
+                part, widths, launches = ("dequantize", (size, number_bytes), _SCALE_LAUNCHES + 1)
+                attributes = {**attributes, "dequantized": True}
+            name, place = f"{layer.name}.{part}", layer.place.of_addition(layer.name)
+            kernels = {"widths": widths, "launches": launches}
+            inserted.append(Layer(name, "copy", (), (shape,), (shape,), (), 0, kernels, CONVERSION, place))
+        new_indices.append(len(inserted))
+        parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
+        inserted.append(layer._replace(parents=parents, attributes=attributes))
+    return tuple(inserted)
 
 
 def is_int8_product(layers: Sequence[Layer]) -> NDArray[np.bool_]:

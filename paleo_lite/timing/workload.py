@@ -193,6 +193,11 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             layers = cached_for_layers(
                 insert_int8_kernels, layers, self._int8_layers(layers), self.precision, has_gradients
             )
+        elif self.multiplies_nf4:
+            from .bitsandbytes import insert_nf4_kernels
+
+            how = self.stored_format, self.reads_tokens, element_bytes(self.precision), self.batch_size == 1
+            layers = cached_for_layers(insert_nf4_kernels, layers, *how)
         elif self.phase == "training" and self.weights is not None:
             from .fine_tuning import insert_dequantization
 
@@ -259,6 +264,16 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def multiplies_int8(self) -> bool:
         """Whether weights in int8 are multiplied as bitsandbytes does."""
         return self.int8_kernels and self.weights == "int8" and self.execution == "eager" and self.products is None
+
+    @property
+    def multiplies_nf4(self) -> bool:
+        """Whether weights in nf4 are multiplied at inference as bitsandbytes does."""
+        stored = self.stored_format
+        if stored is None or self.execution != "eager" or self.products is not None:
+            return False
+        from .bitsandbytes import is_nf4
+
+        return is_nf4(stored)
 
     def _int8_layers(self, layers: tuple[Layer, ...]) -> tuple[bool, ...]:
         """Return which layers have weights in int8."""
@@ -340,7 +355,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def _counted_network(self) -> tuple[Any, ...]:
         """What the phase and the training options change in the counted layers."""
         if self.phase != "training":
-            return (None, False, self._has_loss, self.stored_format)
+            is_single = self.multiplies_nf4 and self.batch_size == 1
+            return (None, is_single, self._has_loss, self.stored_format)
         fuses_loss = self._has_loss and bool(self.options.fused_loss)
         return (self.options.fine_tuning, fuses_loss, self._has_loss, self.weights)
 
