@@ -29,6 +29,7 @@ import numpy as np
 from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer, Work
 from ..counting.kinds import is_expert_layer
+from ..counting.kinds.products import SAVES_INPUT
 from ..counting.layer import Shape
 from ..counting.work import COLUMNS, PASSES
 from ..formats import Format
@@ -106,6 +107,18 @@ def _conversion(layer: Layer) -> Layer:
     }  # fmt: skip
     name, place = f"{layer.name}.dequantize", layer.place.of_addition(layer.name)
     return Layer(name, "copy", (), (shape,), (shape,), (), 0, attributes, CONVERSION, place)
+
+
+def save_inputs(layers: Sequence[Layer], is_stored: Sequence[bool]) -> tuple[Layer, ...]:
+    """Return the layers of training in which products with weights in int8 save their inputs.
+
+    ``MatMul8bitLt`` keeps a reference to its input in 16 bits, though its data gradient reads the weights alone;
+    ``MatMul4Bit`` does not.
+    """
+    return tuple(
+        layer._replace(attributes={**layer.attributes, SAVES_INPUT: True}) if is_chosen else layer
+        for layer, is_chosen in zip(layers, is_stored)
+    )
 
 
 def is_nf4(stored: Format | StoredWeights) -> bool:

@@ -251,7 +251,7 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
     if stage not in (0, 1, 2, 3):
         raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {stage!r})")
     check_integer("the number of shards", shards, 1)
-    layers, number_bytes = workload.trained_layers, element_bytes(workload.precision)
+    layers, number_bytes = workload.saving_layers, element_bytes(workload.precision)
     has_gradients = workload.phase in PHASES_WITH_GRADIENTS
     stage = stage if has_gradients else 0
     parameters, gradients, optimizer = shard_model_state(device_state_bytes(workload), stage, shards)

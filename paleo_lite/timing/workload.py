@@ -223,6 +223,15 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return cached_for_layers(adapt_layers, self.network.layers, tuning)
 
     @property
+    def saving_layers(self) -> tuple[Layer, ...]:
+        """Layers of which tensors are in memory; products in int8 of bitsandbytes save their inputs for training."""
+        if self.phase != "training" or not self.multiplies_int8:
+            return self.trained_layers
+        from .bitsandbytes import save_inputs
+
+        return cached_for_layers(save_inputs, self.trained_layers, self._int8_layers(self.trained_layers))
+
+    @property
     def trainable_parameters(self) -> int:
         """Number of trained parameters; adapters of fine-tuning count, frozen parameters do not."""
         return cached_for_layers(_count_trainable, self.trained_layers)

@@ -93,8 +93,12 @@ def _product_with_weights(op: Op, macs: int, summands: int = 0) -> Cost:
 
 
 def saved_by_linear(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Return the saved tensors: the input if the weight is trainable."""
-    return SAVES_FIRST_INPUT if trainable else SAVES_NOTHING
+    """Return the saved tensors: the input if the weight is trainable, or a library saves it in any case."""
+    return SAVES_FIRST_INPUT if trainable or layer.attributes.get(SAVES_INPUT) else SAVES_NOTHING
+
+
+SAVES_INPUT = "saves_input"
+"""Attribute of a product whose library saves its input also where its weight is frozen."""
 
 
 def matmul(op: Op) -> Cost:
