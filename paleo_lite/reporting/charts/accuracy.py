@@ -50,22 +50,7 @@ def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "", headin
     step = -(-len(ordered) // POINTS_AT_MOST) or 1
     shown = ordered[::step]
     groups = sorted({pair.group for pair in shown})
-    colour = alt.Color(
-        "group:N",
-        title=None,
-        scale=alt.Scale(domain=groups, range=[SERIES[index % len(SERIES)] for index in range(len(groups))]),
-    )
-    shape = alt.Shape(
-        "group:N",
-        title=None,
-        scale=alt.Scale(
-            domain=groups,
-            range=[
-                SHAPES[index // len(SERIES) % len(SHAPES)] if len(groups) > len(SERIES) else SHAPES[index % len(SHAPES)]
-                for index in range(len(groups))
-            ],
-        ),
-    )
+    colour, shape = _group_channels(alt, groups)
     rows: list[dict[str, Any]] = [
         {
             "name": pair.name,
@@ -120,6 +105,18 @@ def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "", headin
     below = _ratio_panel(alt, rows, dots.encode(x=x.title("measured (ms)")))
     return alt.vconcat(above, below, data=data).properties(
         title=alt.Title(heading or _error_title(ordered), subtitle=[title, "; ".join(filter(None, lines))])
+    )
+
+
+def _group_channels(alt: Any, groups: Sequence[str]) -> tuple[Any, Any]:
+    """Return the channels of the colour and of the shape of each group; with more groups than colours, which then
+    repeat, the shape tells the repetitions apart."""
+    colours = [SERIES[index % len(SERIES)] for index in range(len(groups))]
+    groups_per_shape = len(SERIES) if len(groups) > len(SERIES) else 1
+    shapes = [SHAPES[index // groups_per_shape % len(SHAPES)] for index in range(len(groups))]
+    return (
+        alt.Color("group:N", title=None, scale=alt.Scale(domain=groups, range=colours)),
+        alt.Shape("group:N", title=None, scale=alt.Scale(domain=groups, range=shapes)),
     )
 
 

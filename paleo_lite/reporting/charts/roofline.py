@@ -74,11 +74,30 @@ def roofline_chart(
     rows = _merge_dots(shown, total)
     intensities = [row["x"] for row in rows] + [peak / bandwidth_bytes_per_s for _, peak in peaks]
     rates = [row["y"] for row in rows] + [peak for _, peak in peaks]
-    spans = (
-        AxisSpan(min(intensities) / 2, max(intensities) * 4, _WIDTH),
-        AxisSpan(min(rates) / 3, max(rates) * 3, _HEIGHT),
+    x_span = AxisSpan(min(intensities) / 2, max(intensities) * 4, _WIDTH)
+    y_span = AxisSpan(min(rates) / 3, max(rates) * 3, _HEIGHT)
+    spans = x_span, y_span
+    marks = _draw_dots(alt, rows, shown, noun, *spans)
+    above = [row for row in rows if row["y"] > _TOLERANCE * min(peaks[0][1], row["x"] * bandwidth_bytes_per_s)]
+    if above:
+        lines.append(f"above the roof ({sum(row['share'] for row in above):.0%} of the time): {ABOVE_THE_ROOF}")
+    roof = []
+    for step in range(61):
+        intensity = x_span.value_at(step / 60)
+        roof += [{"x": intensity, "y": min(intensity * bandwidth_bytes_per_s, peak)} for _, peak in peaks]
+    labels, _ = place_labels(rows[:NAMED], *spans, "label", [*rows[NAMED:], *roof], distance=14)
+    layers = [*_roofs(alt, peaks, bandwidth_bytes_per_s, *spans), marks, *labels]
+    if above:
+        layers.append(_reasons_above(alt, above, peaks[0][1], *spans))
+    return alt.layer(*layers).properties(
+        width=_WIDTH, height=_HEIGHT, title=alt.Title(title, subtitle=[line for line in lines if line])
     )
-    x_span, y_span = spans
+
+
+def _draw_dots(
+    alt: Any, rows: Sequence[dict[str, Any]], dots: Sequence[Dot], noun: str, x_span: AxisSpan, y_span: AxisSpan
+) -> Any:
+    """Draw the rows of the merged dots: colour by kind, area by share of the time, shape by origin."""
     x = alt.X(
         "x:Q",
         title="arithmetic intensity (FLOP/byte)",
@@ -91,10 +110,10 @@ def roofline_chart(
         scale=alt.Scale(type="log", domain=[y_span.low, y_span.high], nice=False),
         axis=alt.Axis(values=log_ticks(y_span.low, y_span.high), labelExpr=SI_LABELS),
     )
-    origins = sorted({dot.origin for dot in shown})
+    origins = sorted({dot.origin for dot in dots})
     shapes = list(SHAPES[: len(origins)])
-    colour = group_colour([dot.kind for dot in shown], f"kind of {noun}")
-    marks = (
+    colour = group_colour([dot.kind for dot in dots], f"kind of {noun}")
+    return (
         alt.Chart(inline_data(rows))
         .mark_point(filled=True, opacity=0.75)
         .encode(
@@ -123,20 +142,6 @@ def roofline_chart(
                 alt.Tooltip("attained:N"),
             ],
         )
-    )
-    above = [row for row in rows if row["y"] > _TOLERANCE * min(peaks[0][1], row["x"] * bandwidth_bytes_per_s)]
-    if above:
-        lines.append(f"above the roof ({sum(row['share'] for row in above):.0%} of the time): {ABOVE_THE_ROOF}")
-    roof = []
-    for step in range(61):
-        intensity = x_span.value_at(step / 60)
-        roof += [{"x": intensity, "y": min(intensity * bandwidth_bytes_per_s, peak)} for _, peak in peaks]
-    labels, _ = place_labels(rows[:NAMED], *spans, "label", [*rows[NAMED:], *roof], distance=14)
-    layers = [*_roofs(alt, peaks, bandwidth_bytes_per_s, *spans), marks, *labels]
-    if above:
-        layers.append(_reasons_above(alt, above, peaks[0][1], *spans))
-    return alt.layer(*layers).properties(
-        width=_WIDTH, height=_HEIGHT, title=alt.Title(title, subtitle=[line for line in lines if line])
     )
 
 

@@ -66,19 +66,7 @@ def schedule_chart(table: ScaleTable) -> Any:
     spans = all_spans if drawn == times else simulate_schedule(drawn)
     end_s = step_end_s(spans)
     factor, unit = time_unit(end_s)
-    marks: list[dict[str, Any]] = [
-        {
-            "stage": span.stage + 1,
-            "part": span.kind,
-            "start": span.start_s * factor,
-            "end": span.end_s * factor,
-            "middle": (span.start_s + span.end_s) / 2 * factor,
-            "took": format_si(span.end_s - span.start_s, "s", 3),
-            "micro_batch": "" if span.micro_batch is None else str(span.micro_batch + 1),
-            "opacity": _opacity(span),
-        }
-        for span in spans
-    ]
+    marks = [_mark_of(span, factor) for span in spans]
     parts = [part for part in COLOURS if any(mark["part"] == part for mark in marks)]
     colours = alt.Scale(domain=parts, range=[COLOURS[part] for part in parts])
     x = alt.X("start:Q", title=f"time ({unit})", scale=alt.Scale(domain=[0, end_s * factor], nice=False))
@@ -129,6 +117,20 @@ def schedule_chart(table: ScaleTable) -> Any:
         lines.append("pale: every second virtual stage of a device")
     chart = alt.layer(*layers).properties(width=_WIDTH, height={"step": _ROW_HEIGHT})
     return chart.properties(title=alt.Title(title, subtitle=lines))
+
+
+def _mark_of(span: Span, factor: float) -> dict[str, Any]:
+    """Return the row of a span, with its times in the unit of the axis; `factor` converts seconds into it."""
+    return {
+        "stage": span.stage + 1,
+        "part": span.kind,
+        "start": span.start_s * factor,
+        "end": span.end_s * factor,
+        "middle": (span.start_s + span.end_s) / 2 * factor,
+        "took": format_si(span.end_s - span.start_s, "s", 3),
+        "micro_batch": "" if span.micro_batch is None else str(span.micro_batch + 1),
+        "opacity": _opacity(span),
+    }
 
 
 def _font_size(mark: dict[str, Any], pixels_per_unit: float) -> int | None:
