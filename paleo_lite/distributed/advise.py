@@ -128,33 +128,12 @@ def _compare_configs(
     """
     machines = topology.with_workers(workers)
     global_batch = batch_size * workers if scaling == "weak" else batch_size
-    available_bytes = usable_bytes(job.machine.device)
-    fitting: list[tuple[float, ParallelConfig]] = []
-    reasons: list[str] = []
-    too_large = 0
     is_tuned = uses_tuned_stack(job, settings.parallel or ParallelConfig())
     configs: Iterable[ParallelConfig] = [settings.parallel] if settings.parallel else []
     if settings.parallel is None:
         configs = candidate_configs(job.workload.network, machines, is_tuned, job.workload.engine is not None)
-    for config in configs:
-        try:
-            step = predict_step(job, machines, msgspec.structs.replace(settings, parallel=config), global_batch, "3d")
-        except BadValue as error:
-            reasons.append(str(error))
-            continue
-        if step.memory_bytes is not None and step.memory_bytes <= available_bytes:
-            fitting.append((float(step.time_s), config))
-        else:
-            too_large += 1
-    if not fitting:
-        reason = "there are no candidates"
-        if too_large:
-            reason = f"{too_large} do not fit into memory"
-        elif reasons:
-            reason = reasons[0]
-        raise BadValue(f"no parallel configuration is possible: {reason}")
-    fitting.sort(key=lambda pair: pair[0])
-    best_configs = [config for _, config in fitting[: 2 * ADVISED_CONFIGS]]
+    fitting, too_large = _fitting_configs(job, machines, global_batch, settings, configs)
+    best_configs = fitting[: 2 * ADVISED_CONFIGS]
     other_stacks: list[ParallelConfig] = []
     if settings.parallel is None and job.workload.phase == "training":
         other_stacks = _other_stacks(best_configs[0])
@@ -191,6 +170,38 @@ def _compare_configs(
         f"the best of {len(fitting)} configurations that fit, {too_large} do not fit"
     )
     return StrategyAdvice(rows, why, {})
+
+
+def _fitting_configs(
+    job: Job, machines: Topology, global_batch: int, settings: Settings, configs: Iterable[ParallelConfig]
+) -> tuple[list[ParallelConfig], int]:
+    """Return the configurations that fit into memory, the fastest first, and the number of those that are too large.
+
+    Raise BadValue if none fits.
+    """
+    available_bytes = usable_bytes(job.machine.device)
+    fitting: list[tuple[float, ParallelConfig]] = []
+    reasons: list[str] = []
+    too_large = 0
+    for config in configs:
+        try:
+            step = predict_step(job, machines, msgspec.structs.replace(settings, parallel=config), global_batch, "3d")
+        except BadValue as error:
+            reasons.append(str(error))
+            continue
+        if step.memory_bytes is not None and step.memory_bytes <= available_bytes:
+            fitting.append((float(step.time_s), config))
+        else:
+            too_large += 1
+    if not fitting:
+        reason = "there are no candidates"
+        if too_large:
+            reason = f"{too_large} do not fit into memory"
+        elif reasons:
+            reason = reasons[0]
+        raise BadValue(f"no parallel configuration is possible: {reason}")
+    fitting.sort(key=lambda pair: pair[0])
+    return [config for _, config in fitting], too_large
 
 
 def _describe_for_megatron(

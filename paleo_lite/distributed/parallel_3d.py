@@ -80,7 +80,6 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     settings = settings.with_straggler_slowdown(layout.data)
     longest = max(stages, key=lambda stage: stage.passes_s)
     groups = replica_groups(config, layout, longest.expert_share)
-    offload = job.workload.options.offload
 
     # The pipeline bubble adds (p - 1) / v micro-batches to the m micro-batches of a step.
     slots = layout.micro_batches + (config.pipeline - 1) / config.virtual_stages
@@ -97,22 +96,12 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     compute_s += interference_s
 
     updated_share = sum(group.share / group.replicas for group in groups) if config.zero_stage else 1.0
-    update_s = (longest.block.update_s * longest.blocks + longest.outer.update_s) * updated_share
-    if offload != "none":
-        transfers_to_host = _host_transfers(job, longest, updated_share, topology.devices_per_node)
-        update_s = transfers_to_host.exposed_s(compute_s * 2 / 3)
-        state_bytes = sum(longest.model_state_bytes[1:]) * updated_share * topology.devices_per_node
-        notes.append(f"{offload_note(offload, state_bytes)} per node")
-    memories = stage_memories(
-        stages,
-        topology,
-        config,
-        layout,
-        costs.hidden_state_bytes,
-        exchange_ratio_of(job, settings),
-        dispatcher_of(job, config),
-        offloads=offload != "none",
-    )
+    runs_on_host = job.workload.options.offload != "none"
+    if runs_on_host:
+        update_s, note = _update_on_host(job, longest, updated_share, topology.devices_per_node, compute_s)
+        notes.append(note)
+    else:
+        update_s = (longest.block.update_s * longest.blocks + longest.outer.update_s) * updated_share
 
     without_slowdown = 1 / (1 + settings.slowdown)
     overheads_s = {
@@ -121,14 +110,14 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         "slowdown": compute_s * settings.slowdown * without_slowdown,
         "offload of activations": offloaded_s,
         "interference": interference_s,
-        "update on the host": 0.0 if offload == "none" else update_s,
+        "update on the host": update_s if runs_on_host else 0.0,
     }
     step = Step(
         compute_s=compute_s,
         communication_s=exchanges.total_s,
         exposed_s=exchanges.exposed_s,
         update_s=update_s,
-        memory_bytes=peak_memory_bytes(memories, config, costs.hidden_state_bytes),
+        memory_bytes=_peak_memory_bytes(job, topology, settings, plan),
         collective=config.describe_degrees(layout.data),
         overheads_s={name: seconds for name, seconds in overheads_s.items() if seconds},
         notes=tuple(notes),
@@ -224,6 +213,32 @@ def _stage_times(
         gradients_s=float(gradients_s),
         update_s=float(update_s),
     )
+
+
+def _peak_memory_bytes(job: Job, topology: Topology, settings: Settings, plan: Plan) -> float:
+    """Return the peak memory of the device of a pipeline that needs most."""
+    hidden_state_bytes = plan.costs.hidden_state_bytes
+    memories = stage_memories(
+        plan.stages,
+        topology,
+        plan.config,
+        plan.layout,
+        hidden_state_bytes,
+        exchange_ratio_of(job, settings),
+        dispatcher_of(job, plan.config),
+        offloads=job.workload.options.offload != "none",
+    )
+    return peak_memory_bytes(memories, plan.config, hidden_state_bytes)
+
+
+def _update_on_host(
+    job: Job, stage: StageCost, share: float, devices_per_node: int, compute_s: float
+) -> tuple[float, str]:
+    """Return the time by which an update on the host lengthens a step, and the note on it."""
+    transfers = _host_transfers(job, stage, share, devices_per_node)
+    state_bytes = sum(stage.model_state_bytes[1:]) * share * devices_per_node
+    note = f"{offload_note(job.workload.options.offload, state_bytes)} per node"
+    return transfers.exposed_s(compute_s * 2 / 3), note
 
 
 def _host_transfers(job: Job, stage: StageCost, share: float, devices_per_node: int) -> HostTransfers:

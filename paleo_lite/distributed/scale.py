@@ -14,7 +14,7 @@ from ..input_pipeline.feeding import InputPipeline, predict_throughput
 from ..timing.activity import Activity
 from ..timing.budget import Budget
 from ..timing.causes import EXCHANGES
-from ..timing.energy import power_of
+from ..timing.energy import Power, power_of
 from ..timing.memory import usable_bytes
 from ..timing.optimizers import OPTIMIZERS, resident_optimizer
 from ..timing.predicting import predict
@@ -92,11 +92,7 @@ def scale(
         bound = predict_step(bound_job, best_topology, best_settings, global_batch, strategy)
         fits = None if step.memory_bytes is None else step.memory_bytes <= available_bytes
         ideal_s = global_batch / single_worker_per_s / number
-        power_w, power_interval_w = device.power_w, None
-        if power is not None:
-            shares = _activity(job, step, global_batch // number).shares_of(step.time_s)
-            low_w, high_w = power.interval_w(shares)
-            power_w, power_interval_w = float(power.watts(shares)), (float(low_w), float(high_w))
+        power_w, power_interval_w = _power_in_step(job, power, step, global_batch // number)
         step_fields = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
             **step_fields,
@@ -117,6 +113,17 @@ def scale(
         )
         rows.append(row)
     return rows if is_single_worker_feasible else relative_to_smallest_fitting(rows)
+
+
+def _power_in_step(
+    job: Job, power: Power | None, step: Step, samples: int
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the average power of a device in a step and its interval; the rated power alone without a model of it."""
+    if power is None:
+        return job.machine.device.power_w, None
+    shares = _activity(job, step, samples).shares_of(step.time_s)
+    low_w, high_w = power.interval_w(shares)
+    return float(power.watts(shares)), (float(low_w), float(high_w))
 
 
 def _activity(job: Job, step: Step, samples: int) -> Activity:
