@@ -360,10 +360,10 @@ class _GraphReader:
             self._add_layer(node, kind, [first], [], shapes, layer_attributes)
             return
         for index, (term, operand) in enumerate(zip(terms[1:], operands[1:]), 2):
-            needed = set(result).union(*terms[index:])
-            remaining = [label for label in dict.fromkeys([*labels, *term]) if label in needed]
+            needed_labels = set(result).union(*terms[index:])
+            remaining = [label for label in dict.fromkeys([*labels, *term]) if label in needed_labels]
             summed = set(labels) | set(term)
-            inner = prod(sizes[label] for label in summed - needed)
+            inner = prod(sizes[label] for label in summed - needed_labels)
             is_last = index == len(operands)
             product_shapes = shapes if is_last else [tuple(sizes[label] for label in remaining)]
             data = [value for value in (first, operand) if value.parent is not None]
@@ -507,8 +507,8 @@ def parse_einsum(equation: str, shapes: Sequence[Shape]) -> tuple[list[list[str]
     if arrow:
         before, ellipsis, after = explicit.partition("...")
         return terms, [*before, *(hidden_labels if ellipsis else []), *after]
-    every = [label for term in terms for label in term if not label.isdecimal()]  # implicit: those that occur once
-    return terms, [*hidden_labels, *sorted(label for label in every if every.count(label) == 1)]
+    all_labels = [label for term in terms for label in term if not label.isdecimal()]  # implicit: those that occur once
+    return terms, [*hidden_labels, *sorted(label for label in all_labels if all_labels.count(label) == 1)]
 
 
 COUNTS = ("group", "size", "num_groups", "hidden_size")

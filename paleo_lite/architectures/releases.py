@@ -50,9 +50,9 @@ def release_names() -> list[str]:
 
 def published_release(name: str) -> str | None:
     """Return the repository of a later release with the config of a shipped network; None for other names."""
-    wanted = name.lower()
-    plain = _TUNED.sub("", wanted)
-    return next((release for release in RELEASES if {wanted, plain} & set(_spellings(release))), None)
+    lower_name = name.lower()
+    plain = _TUNED.sub("", lower_name)
+    return next((release for release in RELEASES if {lower_name, plain} & set(_spellings(release))), None)
 
 
 def find_release(name: str) -> Path | None:
@@ -61,12 +61,12 @@ def find_release(name: str) -> Path | None:
     Raise BadValue if the name says how the weights of a shipped network are quantized, and has no organisation: with
     one it may be a config in the local cache.
     """
-    wanted = name.lower()
+    lower_name = name.lower()
     networks = _networks_by_release()
-    path = networks.get(wanted) or networks.get(_TUNED.sub("", wanted))
-    quantized = _QUANTIZED.search(wanted)
+    path = networks.get(lower_name) or networks.get(_TUNED.sub("", lower_name))
+    quantized = _QUANTIZED.search(lower_name)
     if path is None and quantized is not None and "/" not in name:
-        rest = _TUNED.sub("", wanted[: quantized.start()])
+        rest = _TUNED.sub("", lower_name[: quantized.start()])
         network = networks.get(rest)
         if network is not None:
             raise BadValue(

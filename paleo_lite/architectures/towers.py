@@ -91,10 +91,10 @@ def _add_vision(
     vision_type = str(vision.get("model_type") or VISION_PARTS.get(model_type))
     whole = {key: fields[key] for key in _PROJECTOR_KEYS if key in fields}
     text_inner = (nested_text(fields) or fields).get("intermediate_size")
-    more = {"text_hidden_size": text_size, "text_inner_size": text_inner, "model_type": vision_type}
+    further_fields = {"text_hidden_size": text_size, "text_inner_size": text_inner, "model_type": vision_type}
     if image_size is not None:
-        more["image_size"] = image_size
-    config = Config({**whole, **vision, **more}, path)
+        further_fields["image_size"] = image_size
+    config = Config({**whole, **vision, **further_fields}, path)
     tower = describe_tower(config, model_type)
     network = network._replace(notes=(*network.notes, *config.notes))
     is_decode = options.phase == "decode"

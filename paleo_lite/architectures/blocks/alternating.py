@@ -100,9 +100,11 @@ def _add_projection(tape: Tape, name: str, x: Blob) -> Blob:
 
 def _add_router(tape: Tape, name: str, alternating: Alternating, x: Blob, is_first: bool) -> Blob:
     """Add the weights of the streams; the router runs twice in a block."""
-    new = None if is_first else 0
+    new_parameters = None if is_first else 0
     normal = add_norm(tape, f"{name}.router_norm", "rms", x, has_weight=False)
-    normal = tape.op(f"{name}.router_norm", "mul", normal, weights=((x.shape[-1],),), new_parameters=new)
+    normal = tape.op(f"{name}.router_norm", "mul", normal, weights=((x.shape[-1],),), new_parameters=new_parameters)
     normal = tape.op(f"{name}.mul", "mul", normal)
-    routed = tape.linear(f"{name}.modality_router", normal, alternating.streams, bias=False, new_parameters=new)
+    routed = tape.linear(
+        f"{name}.modality_router", normal, alternating.streams, bias=False, new_parameters=new_parameters
+    )
     return tape.op(f"{name}.tanh", "tanh", routed, origin="function")

@@ -209,10 +209,10 @@ def add_cross_attention(
     return _add_output(tape, name, attention, output, x.shape[-1])
 
 
-def _add_memory_cache(tape: Tape, name: str, attention: Attention, memory: Blob, *new: Blob) -> Blob:
+def _add_memory_cache(tape: Tape, name: str, attention: Attention, memory: Blob, *projected: Blob) -> Blob:
     """Add the cache of the keys and values of the encoder's output, which is written once and then only read."""
     shape = (1, attention.heads, memory.shape[1], attention.head_size)
-    cached = tape.op(f"{name}.cache", "cache", *new, out=shape, origin="method")
+    cached = tape.op(f"{name}.cache", "cache", *projected, out=shape, origin="method")
     tape.layers[-1] = tape.layers[-1]._replace(outputs=(shape, shape))
     return cached
 
@@ -271,9 +271,9 @@ def _add_query(tape: Tape, name: str, attention: Attention, x: Blob, heads: int)
         if attention.scales_queries:
             query = tape.op(f"{name}.mul", "mul", query)
         return _separate_heads(tape, name, attention, query, heads, "q_norm"), None
-    both = _project(tape, name, attention, x, "query", 2 * heads * size, attention.bias)
-    both = tape.view(name, both, (1, tokens, heads, 2 * size))
-    query, gate = tape.split_tensor(f"{name}.chunk", both, "chunk", ((1, tokens, heads, size),) * 2)
+    query_and_gate = _project(tape, name, attention, x, "query", 2 * heads * size, attention.bias)
+    query_and_gate = tape.view(name, query_and_gate, (1, tokens, heads, 2 * size))
+    query, gate = tape.split_tensor(f"{name}.chunk", query_and_gate, "chunk", ((1, tokens, heads, size),) * 2)
     gate = tape.view(name, gate, (1, tokens, heads * size), "reshape", "copy")
     query = tape.view(name, query, (1, tokens, heads * size), "reshape", "copy")
     return _separate_heads(tape, name, attention, query, heads, "q_norm"), gate
@@ -334,8 +334,8 @@ def _stored_states(tape: Tape, attention: Attention, kv_heads: int, positions: P
 def _packed_keys_and_values(tape: Tape, name: str, attention: Attention, x: Blob, kv_heads: int) -> tuple[Blob, Blob]:
     """Add the joint projection of keys and values."""
     width = kv_heads * attention.head_size
-    both = tape.linear(f"{name}.{attention.projections.packed}", x, 2 * width, attention.bias)
-    halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], width),) * 2, "method")
+    keys_and_values = tape.linear(f"{name}.{attention.projections.packed}", x, 2 * width, attention.bias)
+    halves = tape.split_tensor(f"{name}.chunk", keys_and_values, "chunk", ((*x.shape[:-1], width),) * 2, "method")
     key, value = (tape.split_heads(name, half, kv_heads) for half in halves)
     return key, value
 

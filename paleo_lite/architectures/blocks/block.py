@@ -132,8 +132,8 @@ def _add_parallel_block(tape: Tape, name: str, block: Block, x: Blob, positions:
         normal = _add_named_norm(tape, name, norms.before_feed_forward, block, x)
     fed = _add_part(tape, name, block, normal)
     fed = _finish_part(tape, name, block, fed, norms.after_feed_forward, block.sums.feed_forward_dropout)
-    both = tape.op(f"{name}.add", "add", output, fed)
-    return tape.op(f"{name}.add", "add", x, both)
+    sum_of_parts = tape.op(f"{name}.add", "add", output, fed)
+    return tape.op(f"{name}.add", "add", x, sum_of_parts)
 
 
 def _add_hyper_block(
@@ -266,11 +266,11 @@ def add_shared_transformer(
     first = len(tape.layers)
     assert positions.embedding is not None
     shape = (*x.shape[:-1], 2 * x.shape[-1])
-    both = tape.op(f"{module}.concat", "concat", x, positions.embedding, out=shape, origin="function")
-    both = add_norm(tape, f"{module}.{shared.norms.before_mixer}", norm, both)
+    joint_input = tape.op(f"{module}.concat", "concat", x, positions.embedding, out=shape, origin="function")
+    joint_input = add_norm(tape, f"{module}.{shared.norms.before_mixer}", norm, joint_input)
     name_of_attention = f"{module}.{shared.attention.module}"
     with tape.role("attention", name_of_attention):
-        output = add_attention(tape, name_of_attention, shared.attention, both, positions)
+        output = add_attention(tape, name_of_attention, shared.attention, joint_input, positions)
     output = add_norm(tape, f"{module}.{shared.norms.before_feed_forward}", norm, output)
     name_of_part = f"{module}.{shared.feed_forward.module}"
     with tape.role("feed-forward", name_of_part):

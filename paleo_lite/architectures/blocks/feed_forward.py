@@ -29,10 +29,10 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     hidden_size, inner_size = x.shape[-1], tape.shard_size(part.inner_size)
     activation = f"{name}.{part.activation_module}"
     if part.packed:
-        both = tape.linear(f"{name}.{part.packed}", x, 2 * inner_size, part.bias, matrix="gate and up")
+        gate_and_up = tape.linear(f"{name}.{part.packed}", x, 2 * inner_size, part.bias, matrix="gate and up")
         if part.adapter_rank is not None:
-            both = add_adapter(tape, f"{name}.{part.packed}_adapter_list", x, part.adapter_rank, both)
-        halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], inner_size),) * 2, "method")
+            gate_and_up = add_adapter(tape, f"{name}.{part.packed}_adapter_list", x, part.adapter_rank, gate_and_up)
+        halves = tape.split_tensor(f"{name}.chunk", gate_and_up, "chunk", ((*x.shape[:-1], inner_size),) * 2, "method")
         gate = tape.activation(activation, halves[0], part.activation)
         inner = tape.op(f"{name}.mul", "mul", halves[1], gate)
     elif part.is_gated:

@@ -66,10 +66,10 @@ def add_time_mix(tape: Tape, name: str, mixer: TimeMix, x: Blob) -> Blob:
     return tape.row_parallel_output(name, tape.linear(f"{name}.output", output, hidden_size, bias=False))
 
 
-def _add_state(tape: Tape, name: str, states: Blob, more: tuple[int, ...]) -> None:
+def _add_state(tape: Tape, name: str, states: Blob, further_state: tuple[int, ...]) -> None:
     """Add the state of each channel to the cache, in the phases that have one, with further elements of the state."""
     if not tape.lengths.uses_cache:
         return
     width = states.shape[-1]
     tape.op(f"{name}.cache", "cache", Blob((1, 1, width), states.parent), out=(1, width), origin="method")
-    tape.layers[-1] = tape.layers[-1]._replace(outputs=((1, width), more))
+    tape.layers[-1] = tape.layers[-1]._replace(outputs=((1, width), further_state))

@@ -128,8 +128,8 @@ class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
 def make(kind: type[Kind], config: Config, *fields: Fields) -> Kind:
     """Return a record with the standard fields of its kind, of which the given ones replace some."""
     merged = dict(STANDARD.get(kind, NOTHING))
-    for more in fields:
-        merged.update(more)
+    for replacements in fields:
+        merged.update(replacements)
     return kind(**read_fields(merged, config))
 
 
@@ -147,7 +147,8 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
     for layers, replacement in rules.replacing:
         mixer = replacement.read(config)
         mixers = [
-            (mixer,) if is_replaced else usual for usual, is_replaced in zip(mixers, layers.choose(config, count))
+            (mixer,) if is_replaced else block_mixers
+            for block_mixers, is_replaced in zip(mixers, layers.choose(config, count))
         ]
     feeds = rules.feeds.choose(config, count)
     feeds_plainly = rules.feeds_plainly.choose(config, count)
@@ -158,7 +159,7 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
     if rules.cross_attention is not None:
         common["cross_attention"] = make(Attention, config, rules.attention, rules.cross_attention)
     blocks = []
-    for index, more in enumerate(_block_extras(rules, config, count)):
+    for index, extras in enumerate(_block_extras(rules, config, count)):
         part = _feed_forward(rules, block_configs[index], sparse[index], reuses[index]) if feeds[index] else None
         if feeds_plainly[index]:
             part = make(Projection, config, rules.plain_part)
@@ -168,7 +169,7 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
             part = msgspec.structs.replace(part, is_hashed=True)
         if sparsely_active[index] and isinstance(part, FeedForward):
             part = msgspec.structs.replace(part, has_sparse_activation=True)
-        blocks.append(Block(mixers=mixers[index], feed_forward=part, **common, **more))
+        blocks.append(Block(mixers=mixers[index], feed_forward=part, **common, **extras))
     if not rules.has_first_norm:
         norms = msgspec.structs.replace(blocks[0].norms, before_mixer="")
         blocks[0] = msgspec.structs.replace(blocks[0], norms=norms)

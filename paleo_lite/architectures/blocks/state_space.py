@@ -28,9 +28,9 @@ def add_mamba(tape: Tape, name: str, mixer: Mamba, x: Blob) -> Blob:
     hidden_size, tokens = x.shape[-1], tape.lengths.queries
     channels, states = tape.shard_size(mixer.inner_size), mixer.state_size
     x = tape.column_parallel_input(name, x)
-    both = tape.linear(f"{name}.in_proj", x, 2 * channels, mixer.bias)
-    both = tape.view(name, both, (1, 2 * channels, tokens), "transpose")
-    values, gate = tape.split_tensor(f"{name}.chunk", both, "chunk", ((1, channels, tokens),) * 2)
+    values_and_gate = tape.linear(f"{name}.in_proj", x, 2 * channels, mixer.bias)
+    values_and_gate = tape.view(name, values_and_gate, (1, 2 * channels, tokens), "transpose")
+    values, gate = tape.split_tensor(f"{name}.chunk", values_and_gate, "chunk", ((1, channels, tokens),) * 2)
     values = _add_convolution(tape, name, values, mixer.convolution, mixer.convolution_bias)
     by_token = tape.view(name, values, (1, tokens, channels), "transpose")
     parameters = tape.linear(f"{name}.x_proj", by_token, mixer.step_rank + 2 * states, bias=False)
@@ -262,8 +262,8 @@ def add_lightning_attention(tape: Tape, name: str, mixer: LightningAttention, x:
         chunk=mixer.chunk, state_elements=heads * size * size if tape.lengths.uses_cache else 0,
     )  # fmt: skip
     if tape.lengths.uses_cache:
-        moved = Blob((1, 0, 1), len(tape.layers) - 1)  # the mixer reads and writes its state
-        tape.op(f"{name}.cache", "cache", moved, out=(1, heads, size, size), origin="method")
+        cache_input = Blob((1, 0, 1), len(tape.layers) - 1)  # the mixer reads and writes its state
+        tape.op(f"{name}.cache", "cache", cache_input, out=(1, heads, size, size), origin="method")
     output = tape.view(name, output, (1, tokens, width), "reshape", "copy")
     output = add_norm(tape, f"{name}.{mixer.norm}", "rms", output)
     gate = tape.linear(f"{name}.{mixer.gate}", x, width, bias=False)
@@ -333,6 +333,6 @@ def _add_state(tape: Tape, name: str, state: tuple[int, ...], convolution: tuple
     """
     if not tape.lengths.uses_cache:
         return
-    moved = Blob((1, convolution[1], 1), len(tape.layers) - 1)
-    tape.op(f"{name}.cache", "cache", moved, out=state, origin="method")
+    cache_input = Blob((1, convolution[1], 1), len(tape.layers) - 1)
+    tape.op(f"{name}.cache", "cache", cache_input, out=state, origin="method")
     tape.layers[-1] = tape.layers[-1]._replace(outputs=(state, convolution))

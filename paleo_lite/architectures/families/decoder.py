@@ -155,8 +155,8 @@ def _add_per_layer_inputs(tape: Tape, decoder: Decoder, root: str, x: Blob) -> B
     projected = tape.op(_join(root, "mul"), "mul", projected)
     projected = tape.view(root, projected, (1, tokens, blocks, size), "reshape")
     projected = add_norm(tape, _join(root, "per_layer_projection_norm"), "rms", projected)
-    both = tape.op(_join(root, "add"), "add", projected, read, out=projected.shape)
-    return tape.op(_join(root, "mul"), "mul", both)
+    summed = tape.op(_join(root, "add"), "add", projected, read, out=projected.shape)
+    return tape.op(_join(root, "mul"), "mul", summed)
 
 
 def _add_logits(tape: Tape, decoder: Decoder, x: Blob) -> None:

@@ -188,14 +188,14 @@ def _read_tables(path: Path) -> dict[str, Any]:
     return _merge(_read_tables(base), tables)
 
 
-def _merge(tables: Any, more: dict[str, Any]) -> dict[str, Any]:
+def _merge(tables: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     """Return tables with the entries of others, which join tables of the same kind and replace other entries."""
     merged = dict(tables)
-    for key, value in more.items():
-        old = tables.get(key)
-        are_tables = isinstance(old, dict) and isinstance(value, dict)
-        is_joined = are_tables and key not in _WHOLE and _constructor(old) == _constructor(value)
-        merged[key] = _merge(old, value) if is_joined else value
+    for key, value in overrides.items():
+        entry = tables.get(key)
+        are_tables = isinstance(entry, dict) and isinstance(value, dict)
+        is_joined = are_tables and key not in _WHOLE and _constructor(entry) == _constructor(value)
+        merged[key] = _merge(entry, value) if is_joined else value
     return merged
 
 
