@@ -119,12 +119,14 @@ def _network(device: Device, per_node: int, link: str | None, operation: str) ->
     if link is not None:
         return expected_rate(link_between_nodes(link, per_node)[0], operation)
     computer = usual_computer(device.id)
-    usual = None if computer is None else computer.topology(2 * computer.devices_per_node)
-    if usual is None or usual.between is None:
+    usual_topology = None if computer is None else computer.topology(2 * computer.devices_per_node)
+    if usual_topology is None or usual_topology.between is None:
         raise BadValue(f"the network between nodes of {device.id} is not on record: give `--link`")
     # Fewer devices than the computer has use their share of its ports.
-    own_bytes_per_s = usual.between.bandwidth_bytes_per_s * min(per_node / usual.devices_per_node, 1.0)
-    return expected_rate(msgspec.structs.replace(usual.between, bandwidth_bytes_per_s=own_bytes_per_s))
+    own_bytes_per_s = usual_topology.between.bandwidth_bytes_per_s * min(
+        per_node / usual_topology.devices_per_node, 1.0
+    )
+    return expected_rate(msgspec.structs.replace(usual_topology.between, bandwidth_bytes_per_s=own_bytes_per_s))
 
 
 def collective_s(topology: Topology, operation: str, message_bytes: float) -> float:
@@ -161,8 +163,8 @@ def move_link(link: LinkRate, logs: Mapping[str, float], spread: float = 1.0) ->
     `spread` is what remains uncertain of its bandwidth, relative to what was before.
     """
     latency, transfer = (math.exp(logs.get(cause, 0.0)) for cause in CAUSES)
-    moved = link.with_factors(share=1 / transfer, latency=latency)
-    return msgspec.structs.replace(moved, moved=link.moved / transfer, spread=link.spread * spread)
+    scaled = link.with_factors(share=1 / transfer, latency=latency)
+    return msgspec.structs.replace(scaled, moved=link.moved / transfer, spread=link.spread * spread)
 
 
 def move_topology(topology: Topology, logs: Mapping[str, float]) -> Topology:
@@ -194,11 +196,11 @@ def learned_topology(topology: Topology, device: Device, evidence: EvidenceCalib
         "inside": (topology.inside, topology.devices_per_node),
         "between": (topology.between, topology.workers),
     }
-    moved = {
+    learned_links = {
         position: None if link is None else _learned_link(link, device, devices, evidence)
         for position, (link, devices) in links.items()
     }
-    return msgspec.structs.replace(topology, **moved)
+    return msgspec.structs.replace(topology, **learned_links)
 
 
 def link_notes(topology: Topology, device: Device, evidence: EvidenceCalibration | None) -> tuple[str, ...]:
@@ -217,8 +219,8 @@ def _learned_link(link: LinkRate, device: Device, devices: int, evidence: Eviden
     spread = _remaining_spread(factors)
     if spread == 1.0:
         return link  # the collectives have nothing in common with it
-    moved = move_link(link, dict(zip(factors.causes, factors.mean.tolist())), spread)
-    return msgspec.structs.replace(moved, label=f"{link.label}; {evidence.describe_distance(KIND, traits)}")
+    learned = move_link(link, dict(zip(factors.causes, factors.mean.tolist())), spread)
+    return msgspec.structs.replace(learned, label=f"{link.label}; {evidence.describe_distance(KIND, traits)}")
 
 
 def _remaining_spread(factors: Any) -> float:

@@ -373,16 +373,18 @@ def find_link(name: str) -> tuple[str, Link]:
     links = read_links().link
     if name in links:
         return name, links[name]
-    wanted = normalize_name(name)
+    normalized = normalize_name(name)
     matches = []
     for identity, link in links.items():
-        if any(normalize_name(other) == wanted for other in (identity, link.name, *link.aliases)):
+        if any(normalize_name(other) == normalized for other in (identity, link.name, *link.aliases)):
             matches.append(identity)
     if not matches:
         matches = [identity for identity in links if identity == f"paleo-{name.lower()}"]
     if len(matches) == 1:
         return matches[0], links[matches[0]]
-    candidates = matches or [identity for identity in links if wanted and normalize_name(identity).startswith(wanted)]
+    candidates = matches or [
+        identity for identity in links if normalized and normalize_name(identity).startswith(normalized)
+    ]
     if candidates:
         raise AmbiguousName("link", name, candidates)
     names = [*links, *shipped_link_calibrations()]

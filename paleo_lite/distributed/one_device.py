@@ -206,8 +206,8 @@ def _mean_terms(alternatives: Sequence[Terms]) -> Terms:
     mean = np.mean([terms.layers_s for terms in alternatives], axis=0)
     deviation = first.deviation
     if deviation is not None:
-        apart = float(np.std([math.log(terms.time_s) for terms in alternatives]))
-        deviation = math.hypot(deviation, apart)
+        scatter = float(np.std([math.log(terms.time_s) for terms in alternatives]))
+        deviation = math.hypot(deviation, scatter)
     return msgspec.structs.replace(first, layers_s=mean, deviation=deviation)
 
 

@@ -327,8 +327,8 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         if self.recompute_modules:
             parts.append(f"recomputation of {', '.join(self.recompute_modules)}")
         elif self.recompute not in ("", "none"):
-            every = f" of one block in {self.recompute_every}" if self.recompute_every > 1 else ""
-            parts.append(f"{self.recompute} recomputation{every}")
+            which_blocks = f" of one block in {self.recompute_every}" if self.recompute_every > 1 else ""
+            parts.append(f"{self.recompute} recomputation{which_blocks}")
         plural = "" if micro_batches == 1 else "es"
         size = f"{self.micro_batch_size}"
         if samples is not None and samples != micro_batches * self.micro_batch_size:

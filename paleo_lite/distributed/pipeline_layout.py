@@ -105,10 +105,10 @@ def even_layout(blocks: int, stages: int) -> tuple[int, ...] | None:
     in 16 stages are 3, then 14 times 4, and 2 (Megatron-Bridge's recipe of DeepSeek-V3); 126 in 16 are 7, 14 times 8,
     and 7 (Dubey et al. 2024, Llama 3, section 3.3.2).
     """
-    most = -(-blocks // stages)
-    counts = [most] * stages
+    largest = -(-blocks // stages)
+    counts = [largest] * stages
     inward = [position for number in range(1, stages) for position in (-1 - number, number)]
-    missing = stages * most - blocks
+    missing = stages * largest - blocks
     for position in [-1, 0] * (ENDS_ONLY // 2) + inward:
         if missing and counts[position]:
             counts[position] -= 1

@@ -67,7 +67,7 @@ def simulate_schedule(times: StageTimes) -> list[Span]:
             f"(got {times.micro_batches})"
         )
     orders = [list(_task_order(times, stage)) for stage in range(times.stages)]
-    done: dict[tuple[int, _Task], float] = {}
+    end_s_by_task: dict[tuple[int, _Task], float] = {}
     clock_s = [0.0] * times.stages
     position = [0] * times.stages
     spans: list[list[Span]] = [[] for _ in range(times.stages)]
@@ -78,9 +78,9 @@ def simulate_schedule(times: StageTimes) -> list[Span]:
             while position[stage] < len(order):
                 task = order[position[stage]]
                 source = _input_of(times, stage, task)
-                if source is not None and source not in done:
+                if source is not None and source not in end_s_by_task:
                     break
-                clock_s[stage] = _run_task(times, stage, task, clock_s[stage], source, done, spans[stage])
+                clock_s[stage] = _run_task(times, stage, task, clock_s[stage], source, end_s_by_task, spans[stage])
                 position[stage] += 1
                 remaining -= 1
         assert remaining < before, "the order of the tasks is a deadlock"
@@ -154,13 +154,13 @@ def _run_task(
     task: _Task,
     clock_s: float,
     source: tuple[int, _Task] | None,
-    done: dict[tuple[int, _Task], float],
+    end_s_by_task: dict[tuple[int, _Task], float],
     spans: list[Span],
 ) -> float:
     """Append the spans of a task and of the wait before it, and return when it ends."""
     start_s = clock_s
     if source is not None:
-        sent_s = done[source]
+        sent_s = end_s_by_task[source]
         arrival_s = sent_s + _transfer_s(times, source[0], stage)
         if arrival_s > clock_s:  # idle: first for the computation of the other stage, then for the transfer
             transfer_start_s = max(clock_s, sent_s)
@@ -173,7 +173,7 @@ def _run_task(
     end_s = computed_s + exchange_s
     _append(spans, Span(stage, task.kind, start_s, computed_s, task.micro_batch, task.virtual_stage))
     _append(spans, Span(stage, EXCHANGE, computed_s, end_s, task.micro_batch, task.virtual_stage))
-    done[stage, task] = end_s
+    end_s_by_task[stage, task] = end_s
     return end_s
 
 

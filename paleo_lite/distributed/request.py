@@ -115,17 +115,17 @@ class ClusterRequest(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(topology, assumptions=(assumed,) if assumed else ())
         if max(counts) == 1:
             return Topology(None, 1, None, 1, None)
-        usual = None if device is None else usual_computer(device.id)
-        if usual is None and uses_own_link and device is not None and device.links:
+        computer = None if device is None else usual_computer(device.id)
+        if computer is None and uses_own_link and device is not None and device.links:
             return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
-        if usual is None:
+        if computer is None:
             raise BadValue(
                 f"several workers need a link: give `--link {_own_link(device)}`, `--topology "
                 f"'2x {'k40m' if device is None else device.id} @ {_own_link(device)}, 16 nodes @ infiniband'` or "
                 "`--platform NAME`"
             )
-        topology = usual.topology(max(counts), self.ppp_comm)
-        return msgspec.structs.replace(topology, assumptions=(usual.name, *topology.assumptions))
+        topology = computer.topology(max(counts), self.ppp_comm)
+        return msgspec.structs.replace(topology, assumptions=(computer.name, *topology.assumptions))
 
 
 def _own_link(device: Device | None) -> str:

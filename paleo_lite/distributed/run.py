@@ -96,9 +96,9 @@ def predict_scaling(
     if evidence is not None:
         if request.measured:
             raise BadValue("give only one of `--measured` and a `--calibration` from result files")
-        used = topology.with_workers(max(counts))
+        largest_topology = topology.with_workers(max(counts))
         global_batch_size = request.global_batch_size(batch_size, max(counts))
-        job = learned_job(job, evidence, used, settings, global_batch_size, request.strategy)
+        job = learned_job(job, evidence, largest_topology, settings, global_batch_size, request.strategy)
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
             option = f"--platform {request.platform}" if platform else f"--time-model {model.name}"
@@ -188,14 +188,14 @@ def _predict_rows(
     )
     is_training = job.workload.phase not in GENERATION_PHASES
     if request.names_remedies and is_training and strategy.divides_blocks and all(row.fits is False for row in rows):
-        most = rows[-1]
-        note = fitting_note(job, topology.with_workers(most.workers), settings, most.batch_size)
-        rows[-1] = msgspec.structs.replace(most, notes=(note, *most.notes))
+        last_row = rows[-1]
+        note = fitting_note(job, topology.with_workers(last_row.workers), settings, last_row.batch_size)
+        rows[-1] = msgspec.structs.replace(last_row, notes=(note, *last_row.notes))
     if request.names_remedies and is_training and strategy.divides_blocks:
-        most = rows[-1]
-        faster = balance_note(job, topology.with_workers(most.workers), settings, most, cluster)
+        last_row = rows[-1]
+        faster = balance_note(job, topology.with_workers(last_row.workers), settings, last_row, cluster)
         if faster is not None:
-            rows[-1] = msgspec.structs.replace(most, notes=(*most.notes, faster))
+            rows[-1] = msgspec.structs.replace(last_row, notes=(*last_row.notes, faster))
     return rows
 
 

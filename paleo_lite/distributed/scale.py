@@ -136,8 +136,8 @@ def _activity(job: Job, step: Step, samples: int) -> Activity:
 
 def _activity_alone(job: Job, samples: int) -> tuple[Activity, float]:
     """Return what a device does in a step of its own, and the seconds of the step."""
-    alone = predict(job.workload.with_changes(batch_size=samples), job.machine, job.model)
-    return alone.activity, alone.time_s
+    prediction = predict(job.workload.with_changes(batch_size=samples), job.machine, job.model)
+    return prediction.activity, prediction.time_s
 
 
 def _relative_clock(job: Job) -> float:

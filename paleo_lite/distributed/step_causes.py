@@ -44,8 +44,8 @@ def step_shares(job: Job, topology: Topology, settings: Settings, batch_size: in
     machines, cluster_settings = cluster_prior().cluster_at(ClusterScores.uniform(EXPECTED), topology, settings)
 
     def log_time(logs: dict[str, float]) -> float:
-        moved = job.with_moved_causes(MovedCauses(logs)) if logs else job
-        return math.log(predict_step(moved, machines, cluster_settings, batch_size, strategy).time_s)
+        moved_job = job.with_moved_causes(MovedCauses(logs)) if logs else job
+        return math.log(predict_step(moved_job, machines, cluster_settings, batch_size, strategy).time_s)
 
     layers = job.workload.network.layers
     absent = set() if any(is_grouped_product(layer) for layer in layers) else {EXPERTS}
@@ -81,7 +81,7 @@ def learned_job(
     width = 1.0
     if stated is not None:
         width = float(remaining_width(after, before, (math.log(stated[0]), math.log(stated[1]))))
-    moved = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), width)
+    moved_causes = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), width)
     label = f"{model.label}; moved by {evidence.describe_rows(KIND, traits)}"
     named = Job(job.workload, job.machine, msgspec.structs.replace(model, label=label), job.compute_ratio)
-    return named.with_moved_causes(moved)
+    return named.with_moved_causes(moved_causes)

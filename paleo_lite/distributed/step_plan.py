@@ -99,8 +99,8 @@ def _recomputations(job: Job, stages: list[StageCost]) -> Iterator[dict[str, Any
     if any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links):
         for twentieths in range(1, 17):
             yield {**modules, "offloaded_share": twentieths / 20}
-    for every in (4, 3, 2, 1):
-        yield {"recompute": "full", "recompute_every": every}
+    for period in (4, 3, 2, 1):
+        yield {"recompute": "full", "recompute_every": period}
 
 
 def _fit_memory(
