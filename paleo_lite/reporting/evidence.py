@@ -34,11 +34,11 @@ def evidence_page(calibration: EvidenceCalibration) -> Document:
         ("files", ", ".join(text.partition(" sha256 ")[0] for text in calibration.provenance.inputs)),
     ]
     notes = [*calibration.warnings(), *calibration.notes]
-    alone = [KINDS[kind] for kind in calibration.kinds if len(calibration.posterior(kind).runs()) == 1]
-    if alone:
+    single_runs = [KINDS[kind] for kind in calibration.kinds if len(calibration.posterior(kind).runs()) == 1]
+    if single_runs:
         notes.append(
-            f"of {' and '.join(alone)} there is a single run, and no other that could forecast it: its errors and "
-            "intervals do not change"
+            f"of {' and '.join(single_runs)} there is a single run, and no other that could forecast it: its errors "
+            "and intervals do not change"
         )
     return Document(f"Calibration by {calibration.label}", facts, tables, notes, tables[0])
 

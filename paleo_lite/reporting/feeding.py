@@ -96,11 +96,11 @@ def _facts(fed: PipelineThroughput, prediction: Prediction) -> list[tuple[str, s
     schedule = "pipelined, with buffers between stages" if feeding.prefetch else "sequential"
     if feeding.prefetch and not feeding.pinned:
         schedule += ", but copies from pageable memory do not overlap with computation"
-    needed = f"{format_rate(feeding.demand_per_s)} samples/s"
+    demand = f"{format_rate(feeding.demand_per_s)} samples/s"
     if fed.needed_bytes_per_s is not None:
-        needed += f", {format_si(fed.needed_bytes_per_s, 'B/s')} from storage"
+        demand += f", {format_si(fed.needed_bytes_per_s, 'B/s')} from storage"
     if fed.needed_workers is not None:
-        needed += f", {format_plural(fed.needed_workers, 'worker')}"
+        demand += f", {format_plural(fed.needed_workers, 'worker')}"
     per_device = " per device" if feeding.devices > 1 else ""
     return [
         ("sample", f"{format_si(feeding.sample_bytes, 'B')} stored, {format_si(feeding.decoded_bytes, 'B')} copied"),
@@ -112,7 +112,7 @@ def _facts(fed: PipelineThroughput, prediction: Prediction) -> list[tuple[str, s
             f"{format_time_short(fed.waiting_s)} waiting for input",
         ),
         (LOWER_BOUND_FACT, f"{format_time_short(prediction.bound_s)} computing (data sheet)"),
-        ("needed", f"{needed} for full utilisation"),
+        ("needed", f"{demand} for full utilisation"),
     ]
 
 

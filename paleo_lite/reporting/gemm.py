@@ -19,7 +19,7 @@ def gemm_page(times: GemmTimes) -> Document:
     headline = f"{products} of {times.m} x {times.k} by {times.k} x {times.n}{device}: {format_si(first.time_s, 's')}"
     headline += format_at_90(first.interval)
     if others:
-        best = min(others, key=lambda way: way.time_s)
+        best = min(others, key=lambda variant: variant.time_s)
         gain = first.time_s / best.time_s
         headline += f"; {best.name} {format_si(best.time_s, 's')}, speed-up {gain:.2f}"
     columns = select_columns(
@@ -36,9 +36,9 @@ def gemm_page(times: GemmTimes) -> Document:
         drop=("launches", "bytes", "share_of_peak"),
     )
     rows = []
-    for way, row in zip(times.variants, times.rows()):
-        groups = f"{way.groups} of " if way.groups > 1 else ""
-        rows.append({**row, "size": f"{groups}{way.m} x {way.n} x {way.k}"})
+    for variant, row in zip(times.variants, times.rows()):
+        groups = f"{variant.groups} of " if variant.groups > 1 else ""
+        rows.append({**row, "size": f"{groups}{variant.m} x {variant.n} x {variant.k}"})
     return Document(headline, _facts(times), [Table("", columns, rows)], times.notes)
 
 
@@ -76,11 +76,11 @@ def _facts(times: GemmTimes) -> list[tuple[str, str]]:
     bound = f"{format_si(times.peak_time_s, 's', 3)} per product at peak: "
     bound += f"{format_si(times.flops, 'FLOP')} (2 M N K) / {format_si(times.peak_per_s, 'FLOP/s')}"
     facts = [(LOWER_BOUND_FACT, bound), ("peak", times.peak_description)]
-    moved = f"{format_si(times.bytes, 'B')} per product, {_format_intensity(times.intensity)} FLOP/byte"
+    traffic = f"{format_si(times.bytes, 'B')} per product, {_format_intensity(times.intensity)} FLOP/byte"
     if times.ridge_point is not None:
         bound = "compute" if times.intensity >= times.ridge_point else "memory"
-        moved += f" (ridge point {_format_intensity(times.ridge_point)}): {bound}-bound"
-    facts.append(("memory", moved))
+        traffic += f" (ridge point {_format_intensity(times.ridge_point)}): {bound}-bound"
+    facts.append(("memory", traffic))
     tiling = times.variants[0].tiling
     if tiling is not None:
         tiles, waves = format_plural(tiling.tiles, "tile"), format_plural(tiling.waves, "wave")

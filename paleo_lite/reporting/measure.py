@@ -99,7 +99,9 @@ class MachineReport(Result, msgspec.Struct, frozen=True, eq=False):
         for probed in self.probed:
             probe, seconds = probed.probe, probed.timing.median_s
             work = count([probe.layer], self.precision)
-            flops, moved = (float(work.column(k, "inference", probe.batch_size).sum()) for k in ("flops", "bytes"))
+            flops, moved_bytes = (
+                float(work.column(k, "inference", probe.batch_size).sum()) for k in ("flops", "bytes")
+            )
             is_compute_probe = probe.purpose in ("gemm", "convolution")
             rows.append(
                 {
@@ -112,7 +114,7 @@ class MachineReport(Result, msgspec.Struct, frozen=True, eq=False):
                     "calls": probed.timing.calls,
                     "stable": probed.timing.stable,
                     "flop_per_s": flops / seconds if is_compute_probe else None,
-                    "bytes_per_s": moved / seconds if probe.purpose == "stream" else None,
+                    "bytes_per_s": moved_bytes / seconds if probe.purpose == "stream" else None,
                     "share_of_peak": flops / seconds / self.peak_per_s if is_compute_probe else None,
                 }
             )

@@ -72,12 +72,12 @@ def _file_page(findings: Findings, top: int | None) -> Document:
 
 def _notes(findings: Findings) -> list[str]:
     """Return the doubts about a file and what it leaves out; a doubt that several rows share is listed once."""
-    alike: dict[str, list[str]] = {}
+    doubts_by_pattern: dict[str, list[str]] = {}
     for reading in findings.readings:
         for doubt in reading.doubts:
-            alike.setdefault(_NUMBERS.sub("", doubt), []).append(doubt)
+            doubts_by_pattern.setdefault(_NUMBERS.sub("", doubt), []).append(doubt)
     notes = []
-    for doubts in alike.values():
+    for doubts in doubts_by_pattern.values():
         others = len(doubts) - 1
         rows = f" ({others} more {'row' if others == 1 else 'rows'} likewise)" if others else ""
         notes.append(f"{doubts[0]}{rows}")
@@ -97,8 +97,8 @@ def _tables(findings: Findings, top: int | None, prefix: str) -> list[Table]:
         if not rows:
             continue
         shown = rows[:top]
-        more = f", the first {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
-        title = f"{prefix}{name}{more}" if prefix else f"{name[:1].upper()}{name[1:]}{more}"
+        extent = f", the first {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
+        title = f"{prefix}{name}{extent}" if prefix else f"{name[:1].upper()}{name[1:]}{extent}"
         columns = _columns(rows)
         if len(rows) <= _SIDE_BY_SIDE and len(columns) >= _LEAST_FIGURES:
             tables.append(_side_by_side(title, columns, _dicts(shown)))
@@ -122,10 +122,10 @@ def _side_by_side(title: str, columns: Sequence[Column], rows: Sequence[dict[str
 
 def _columns(rows: Sequence[Reading]) -> list[Column]:
     """Return the columns that the rows have."""
-    used = {name for reading in rows for name in reading.values}
+    present = {name for reading in rows for name in reading.values}
     columns: list[Column] = []
     for name, quantity in QUANTITIES.items():
-        if name not in used:
+        if name not in present:
             continue
         is_text = any(isinstance(reading.values.get(name), str) for reading in rows)
         drop_order = 0 if name in _KEPT else len(columns) + 1
@@ -194,8 +194,8 @@ def _all_rows(files: Sequence[Findings]) -> Table:
     """Return the rows of all files as they are, for CSV."""
     rows = [{"file": findings.name, "tool": findings.tool, "kind": reading.kind, **reading.values}
             for findings in files for reading in findings.readings]  # fmt: skip
-    used = {name for row in rows for name in row}
-    keys = ["file", "tool", "kind", *(name for name in QUANTITIES if name in used)]
+    present = {name for row in rows for name in row}
+    keys = ["file", "tool", "kind", *(name for name in QUANTITIES if name in present)]
     return raw_table(rows, keys)
 
 
@@ -210,7 +210,7 @@ def beside_page(result: MeasuredBesideForecast, top: int | None = None) -> Docum
         row["interval_text"] = None if low is None or high is None else f"{show(low)} to {show(high)}"
         row["inside"] = None if low is None or high is None else low <= row["measured"] <= high
     shown = rows[:top]
-    more = f", the first {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
+    extent = f", the first {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
     # The others are texts with their units; the ratio is to the forecast beside it.
     columns = select_columns(
         "situation", "figure", "measured_text", "forecast_text", "interval_text",
@@ -223,7 +223,7 @@ def beside_page(result: MeasuredBesideForecast, top: int | None = None) -> Docum
     return Document(
         f"{result.file}: {result.tool}, beside the forecast",
         facts=facts,
-        content=[Table(f"Measured and forecast{more}", columns, shown)],
+        content=[Table(f"Measured and forecast{extent}", columns, shown)],
         notes=[_sentence(f"left out: {reason}") for reason in result.left_out]
         + [_sentence(note) for note in result.notes],
         data=lambda: _beside_rows(result),

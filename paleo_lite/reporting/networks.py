@@ -290,11 +290,11 @@ def cost_facts(on: dict[str, Any], surroundings: str) -> list[tuple[str, str]]:
 def _facts(counts: LayerCounts) -> list[tuple[str, str]]:
     convention, network = counts.work.convention, counts.network
     frozen = counts.frozen_parameters
-    used = sum(layer.parameters for layer in network.layers)
+    used_parameters = sum(layer.parameters for layer in network.layers)
     facts = [("convention", f"{convention.name}: {convention.meaning}"), ("source", network.source)]
     if network.parameters:
-        unused = f", {network.parameters - used:,} unused" if network.parameters > used else ""
-        facts.append(("parameters", f"{used - frozen:,} trainable, {frozen:,} frozen{unused}"))
+        unused = f", {network.parameters - used_parameters:,} unused" if network.parameters > used_parameters else ""
+        facts.append(("parameters", f"{used_parameters - frozen:,} trainable, {frozen:,} frozen{unused}"))
     if counts.convolution_share:
         facts.append(("convolutions", f"{counts.convolution_share:.2%} of the {convention.unit}s"))
     if counts.work.execution != "eager":

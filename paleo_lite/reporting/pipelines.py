@@ -92,13 +92,13 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
         facts += site_facts(prediction)
     if "80" in prediction.intervals:
         facts.append(("at 80%", format_interval(prediction.intervals["80"])))
-    needed = f"{format_bytes(memory.total_bytes)} of {format_bytes(memory.usable_bytes)} usable"
-    needed += f" {_PLACEMENTS[prediction.run.offload]}"
+    memory_text = f"{format_bytes(memory.total_bytes)} of {format_bytes(memory.usable_bytes)} usable"
+    memory_text += f" {_PLACEMENTS[prediction.run.offload]}"
     if not memory.fits:
-        needed = f"DOES NOT FIT, {needed}; {memory_remedy(prediction)}"
+        memory_text = f"DOES NOT FIT, {memory_text}; {memory_remedy(prediction)}"
     elif memory.largest_batch is not None:
-        needed += f"; largest batch {memory.largest_batch:,}"
-    facts.append(("peak memory", needed))
+        memory_text += f"; largest batch {memory.largest_batch:,}"
+    facts.append(("peak memory", memory_text))
     return facts
 
 

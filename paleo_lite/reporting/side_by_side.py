@@ -75,10 +75,10 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def _counted_unit(comparison: Comparison) -> str:
     """Return what throughputs and costs count: pictures, or a token per sequence of a step of decode, or samples."""
-    products = {each.made if isinstance(each, PipelinePrediction) else "" for each in comparison.answers}
+    products = {answer.made if isinstance(answer, PipelinePrediction) else "" for answer in comparison.answers}
     if len(products) == 1 and "" not in products:
         return f"{products.pop()}s"
-    return "tokens" if all(each.phase == "decode" for each in comparison.answers) else "samples"
+    return "tokens" if all(answer.phase == "decode" for answer in comparison.answers) else "samples"
 
 
 _CONFIGURATION = ("network", "gpu", "precision", "phase", "batch_size")
@@ -169,7 +169,7 @@ _PRICES_AT_MOST = 6
 
 def _prices_of(comparison: Comparison) -> str:
     """Return the prices that the costs are computed from, and whether they are of different clouds."""
-    rents = {each.device.id: each.device.rent for each in comparison.answers if each.device.rent is not None}
+    rents = {answer.device.id: answer.device.rent for answer in comparison.answers if answer.device.rent is not None}
     clouds = {rent.cloud for rent in rents.values()}
     differ = " of different clouds" if len(clouds) > 1 else ""
     if len(rents) > _PRICES_AT_MOST:
@@ -181,9 +181,9 @@ def _prices_of(comparison: Comparison) -> str:
 def _notes(predictions: Sequence[AnyPrediction]) -> list[str]:
     """Return each note once, with the predictions it applies to."""
     named = [
-        (f"{each.network} on {each.device.id}", note)
-        for each in predictions
-        for note in [*_shortages(each), *each.notes]
+        (f"{prediction.network} on {prediction.device.id}", note)
+        for prediction in predictions
+        for note in [*_shortages(prediction), *prediction.notes]
     ]
     return join_notes(named)
 

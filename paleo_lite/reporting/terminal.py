@@ -191,7 +191,7 @@ def fit_columns(table: Table, width: int) -> list[ColumnLayout]:
     and the wrapped columns then share the remaining width. If it is too small for the longest word, words are broken.
     """
     layouts = [_lay_out_column(table, column) for column in table.columns]
-    needed = {}
+    needed_widths = {}
     for index, layout in enumerate(layouts):
         natural_width = max(map(len, (*layout.head, *layout.cells)))
         if layout.column.wrap:
@@ -200,8 +200,8 @@ def fit_columns(table: Table, width: int) -> list[ColumnLayout]:
             limit = max(width * 2 // 5, layout.min_width)
         else:
             limit = natural_width
-        needed[layout.column.key] = min(natural_width, limit)
-    while sum(needed[layout.column.key] + GAP for layout in layouts) - GAP > width:
+        needed_widths[layout.column.key] = min(natural_width, limit)
+    while sum(needed_widths[layout.column.key] + GAP for layout in layouts) - GAP > width:
         dropped = max((layout.column for layout in layouts), key=lambda column: column.drop_order)
         if dropped.drop_order == 0:
             break

@@ -53,16 +53,16 @@ class ToolReport(Result, msgspec.Struct, frozen=True, eq=False):
 def tools_page(report: ToolReport) -> Document:
     """Return the document: the commands with their outcomes, then what was learned."""
     rows = report.rows
-    done = report.measured
+    measured = report.measured
     table = Table("Commands", select_columns("tool", "outcome", "command"), rows)
     tables, notes = [table], list(report.notes)
     if report.calibration is not None:
-        learned = evidence_page(report.calibration)
-        tables += learned.tables
-        notes += learned.notes
-    if done < len(rows):
+        evidence = evidence_page(report.calibration)
+        tables += evidence.tables
+        notes += evidence.notes
+    if measured < len(rows):
         notes.append(
             "run the commands that did not run where the tools are, and calibrate from their files: `paleo-lite "
             "calibrate FILE... -o mine.toml`"
         )
-    return Document(f"{done} of {len(rows)} commands measured", (), tables, notes, table)
+    return Document(f"{measured} of {len(rows)} commands measured", (), tables, notes, table)

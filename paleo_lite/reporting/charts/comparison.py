@@ -128,8 +128,8 @@ def profiles_chart(comparison: RunComparison) -> Any:
         y=alt.Y("name:N", sort=[row["name"] for row in rows], title=None, axis=alt.Axis(labelLimit=360))
     )
     axis_title = f"time in B minus time in A ({unit})"
-    used = {row["direction"] for row in rows}
-    legend_names = [name for name in _COLOURS if name in used]
+    directions = {row["direction"] for row in rows}
+    legend_names = [name for name in _COLOURS if name in directions]
     colour = alt.Color(
         "direction:N",
         title=None,

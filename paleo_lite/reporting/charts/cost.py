@@ -95,7 +95,7 @@ def select_priced(predictions: Sequence[AnyPrediction]) -> tuple[list[AnyPredict
 def pareto_front(predictions: Sequence[AnyPrediction]) -> list[AnyPrediction]:
     """Return the predictions for which no other one is at least as fast and cheaper, or faster and as cheap."""
     front: list[AnyPrediction] = []
-    for prediction in sorted(predictions, key=lambda each: (each.time_s, each.usd_per_million)):
+    for prediction in sorted(predictions, key=lambda candidate: (candidate.time_s, candidate.usd_per_million)):
         if not front or _cost(prediction) < _cost(front[-1]):
             front.append(prediction)
     return front

@@ -195,8 +195,8 @@ def pass_chart(prediction: Prediction) -> Any:
     factor, unit = time_unit(prediction.time_s)
     rows = _pass_rows(prediction, factor)
     colours = {**GROUPS, "overhead": GROUPS["other"]}
-    used = [group for group in colours if any(row["group"] == group for row in rows)]
-    scale = alt.Scale(domain=used, range=[colours[group] for group in used])
+    groups = [group for group in colours if any(row["group"] == group for row in rows)]
+    scale = alt.Scale(domain=groups, range=[colours[group] for group in groups])
     colour = alt.Color("group:N", scale=scale, title="kind of layer")
     order = [*(PASS_NAMES.get(name, name) for name in prediction.terms.passes), "overhead"]
     pass_times = {name: sum(row["taken"] for row in rows if row["pass"] == name) for name in order}

@@ -23,9 +23,9 @@ def local_chart(answer: LocalAdvice | LocalPrediction) -> Any:
     A ranking has a row per device, or per format of one device; of a long one the best are drawn.
     """
     alt = altair()
-    every = answer.rows if isinstance(answer, LocalAdvice) else (answer,)
+    predictions = answer.rows if isinstance(answer, LocalAdvice) else (answer,)
     by_formats = isinstance(answer, LocalAdvice) and answer.by == "formats"
-    rows = [_row_of(prediction, by_formats) for prediction in every[:ROWS_AT_MOST]]
+    rows = [_row_of(prediction, by_formats) for prediction in predictions[:ROWS_AT_MOST]]
     names, present = [_WHOLE, _PARTLY], {row["group"] for row in rows}
     shown = [name for name in names if name in present]
     colours = [SERIES[names.index(name)] for name in shown]
@@ -53,7 +53,7 @@ def local_chart(answer: LocalAdvice | LocalPrediction) -> Any:
         dots = base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=colour, shape=shape, tooltip=tooltip)
         text = base.mark_text(align="center", dy=-9, fontSize=9).encode(x=x, text=alt.Text(f"{key}_label:N"))
         panels.append(alt.layer(spread, dots, text).properties(width=_WIDTH, height={"step": 26}))
-    title = alt.Title(_title(every, by_formats), subtitle=_subtitle(every, len(rows)))
+    title = alt.Title(_title(predictions, by_formats), subtitle=_subtitle(predictions, len(rows)))
     return alt.hconcat(*panels, spacing=20).properties(title=title)
 
 
@@ -75,10 +75,10 @@ def _row_of(prediction: LocalPrediction, by_formats: bool) -> dict[str, Any]:
     }
 
 
-def _title(every: tuple[LocalPrediction, ...], by_formats: bool) -> str:
+def _title(predictions: tuple[LocalPrediction, ...], by_formats: bool) -> str:
     """Return what the first row says."""
-    best = every[0]
-    if len(every) == 1:
+    best = predictions[0]
+    if len(predictions) == 1:
         return f"{best.network} in {best.weights} on {best.device}"
     if by_formats:
         verdict = "is the best format that fits" if best.is_whole else "is the fastest; none fits wholly"
@@ -86,13 +86,13 @@ def _title(every: tuple[LocalPrediction, ...], by_formats: bool) -> str:
     return f"{best.network} in {best.weights}: {best.device} is the fastest"
 
 
-def _subtitle(every: tuple[LocalPrediction, ...], drawn: int) -> list[str]:
+def _subtitle(predictions: tuple[LocalPrediction, ...], drawn: int) -> list[str]:
     """Return what all rows have in common, and how many are drawn."""
-    first = every[0]
+    first = predictions[0]
     lines = [
         f"{first.execution}, one request, answers behind {first.context:,} tokens, prompts of {first.prompt_tokens:,}; "
         "lines: 90% intervals"
     ]
-    if drawn < len(every):
-        lines.append(f"the best {drawn} of {len(every)}")
+    if drawn < len(predictions):
+        lines.append(f"the best {drawn} of {len(predictions)}")
     return lines

@@ -260,8 +260,8 @@ def chart_suffix(path: Path) -> str:
 
 def group_colour(kinds: Sequence[str], title: str | None = None) -> Any:
     """Return the colour channel of a field ``group``, with a legend of the groups of the given kinds."""
-    used = [group for group in GROUPS if group in {group_of(kind) for kind in kinds}]
-    scale = altair().Scale(domain=used, range=[GROUPS[group] for group in used])
+    groups = [group for group in GROUPS if group in {group_of(kind) for kind in kinds}]
+    scale = altair().Scale(domain=groups, range=[GROUPS[group] for group in groups])
     return altair().Color("group:N", scale=scale, title=title)
 
 

@@ -399,23 +399,23 @@ def pipeline_report(prediction: PipelinePrediction, provenance: ReportProvenance
 
 def _pipeline_answers(prediction: PipelinePrediction) -> list[KeyFigure]:
     """Return the main figures; memory comes first if the pipeline does not fit."""
-    what = "video" if prediction.pipeline.is_video else "picture"
+    product = "video" if prediction.pipeline.is_video else "picture"
     interval = prediction.interval
     ends = None if interval is None else (interval[0], prediction.time_s, interval[1])
     denoiser = prediction.denoiser
     share = denoiser.time_s / prediction.time_s
     detail = f"{share:.0%} of the time: {denoiser.runs:,} runs of {format_si(denoiser.run_s, 's')}"
     memory = prediction.memory
-    needed = f"of {format_si(memory.usable_bytes, 'B')} usable"
+    usable = f"of {format_si(memory.usable_bytes, 'B')} usable"
     figures = [
         KeyFigure("Time of the batch", format_si(prediction.time_s, "s"), interval=ends),
         KeyFigure(
-            f"{what.capitalize()}s per hour",
+            f"{product.capitalize()}s per hour",
             format_number(3600 * prediction.throughput_per_s),
-            f"{format_si(prediction.time_per_image_s, 's')} per {what}",
+            f"{format_si(prediction.time_per_image_s, 's')} per {product}",
         ),
         KeyFigure("Denoiser", format_si(denoiser.time_s, "s"), detail),
     ]
-    fits = KeyFigure("Peak memory", format_si(memory.total_bytes, "B"), needed, is_alarm=not memory.fits)
+    fits = KeyFigure("Peak memory", format_si(memory.total_bytes, "B"), usable, is_alarm=not memory.fits)
     figures += energy_figures(prediction)
     return [*figures, fits] if memory.fits else [fits, *figures]
