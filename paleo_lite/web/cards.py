@@ -108,9 +108,9 @@ def _serving_card(serving: Serving) -> Card:
         alarm = f"DOES NOT FIT into {format_plural(serving.advice.devices or 0, 'device')}"
     per_token, first = serving.latencies["tpot_s"]["p50"], serving.latencies["ttft_s"]["p50"]
     interval = None if per_token.low is None or per_token.high is None else (per_token.low, per_token.high)
-    many = "" if serving.devices == 1 else f"{serving.devices} x "
+    prefix = "" if serving.devices == 1 else f"{serving.devices} x "
     return Card(
-        f"{many}{serving.gpu_name}",
+        f"{prefix}{serving.gpu_name}",
         "per token (median)",
         "-" if per_token.value is None else format_time_short(per_token.value),
         _lines(
@@ -143,9 +143,9 @@ def _rl_card(answer: RlAnswer) -> Card:
 
 def _local_card(prediction: LocalPrediction) -> Card:
     low_s, high_s = prediction.token_interval_s
-    many = "" if prediction.gpus == 1 else f"{prediction.gpus} x "
+    prefix = "" if prediction.gpus == 1 else f"{prediction.gpus} x "
     return Card(
-        f"{many}{prediction.device}",
+        f"{prefix}{prediction.device}",
         f"in {prediction.weights}",
         f"{format_3_digits(1 / prediction.token_s)} tokens/s",
         _lines(

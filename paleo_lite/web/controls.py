@@ -140,13 +140,13 @@ def _draw_uploads(kind: str) -> None:
 
 def _select_new_files(kind: str, before: OwnFiles) -> None:
     """Set the controls to the files that were uploaded just now."""
-    new = {}
+    new_names = {}
     for control in ("network", "gpu", "calibration"):
-        new[control] = [name for name in own_files().names(control) if name not in before.names(control)]
+        new_names[control] = [name for name in own_files().names(control) if name not in before.names(control)]
     state, offered = st.session_state, offered_options(kind)
-    if new["network"]:
-        state[NETWORK_KEY] = new["network"][-1]
-    for name in new["calibration"]:
+    if new_names["network"]:
+        state[NETWORK_KEY] = new_names["network"][-1]
+    for name in new_names["calibration"]:
         calibration, _ = own_files().calibration[name]
         is_evidence = isinstance(calibration, EvidenceCalibration)
         if "calibration" in offered:
@@ -154,9 +154,9 @@ def _select_new_files(kind: str, before: OwnFiles) -> None:
         if "calibration" in offered and not is_evidence:
             write_field(kind, "precision", calibration.precision)
         measured = calibration.devices if is_evidence else [calibration.device]
-        new["gpu"] += [device for device in measured if device in devices()]
-    if new["gpu"]:
-        state[DEVICES_KEY] = list(dict.fromkeys([*new["gpu"], *state[DEVICES_KEY]]))[:DEVICES_AT_MOST]
+        new_names["gpu"] += [device for device in measured if device in devices()]
+    if new_names["gpu"]:
+        state[DEVICES_KEY] = list(dict.fromkeys([*new_names["gpu"], *state[DEVICES_KEY]]))[:DEVICES_AT_MOST]
         state[SHOWN_KEY] = ""
 
 

@@ -209,7 +209,11 @@ def _check_names_of_settings(settings: KeyValues, text: str) -> None:
     """Check that no setting names a file."""
     for key, item in settings.split(text, None).items():
         if getattr(settings.types.get(key), "files", False):
-            names = [each.value for each in settings.types[key].shell_complete(None, None, "") if each.type == "plain"]
+            names = [
+                completion.value
+                for completion in settings.types[key].shell_complete(None, None, "")
+                if completion.type == "plain"
+            ]
             if item not in names:
                 raise UnknownName(key, item, names)
 
@@ -224,15 +228,15 @@ def shipped_names(kind: str, name: str) -> tuple[str, ...]:
     return tuple(item.value for item in items if item.type == "plain")
 
 
-def _check_counts(text: str, most: int) -> None:
+def _check_counts(text: str, limit: int) -> None:
     """Check the numbers of a text, or of a range."""
     if not re.search("[,:]", text):
-        WholeNumber(most).convert(text, None, None)
+        WholeNumber(limit).convert(text, None, None)
         return
     counts = parse_range(text, "numbers")
-    if len(counts) > COUNTS_AT_MOST or max(counts) > most:
+    if len(counts) > COUNTS_AT_MOST or max(counts) > limit:
         raise BadValue(
-            f"the page takes up to {COUNTS_AT_MOST} numbers of up to {most:,} (got {text!r}): the command line "
+            f"the page takes up to {COUNTS_AT_MOST} numbers of up to {limit:,} (got {text!r}): the command line "
             "takes more"
         )
 

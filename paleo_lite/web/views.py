@@ -58,12 +58,12 @@ def show_view(view: View) -> None:
     if not isinstance(together, Failure):
         _show_result(view, together)
     draw_shown(view)
-    alone = view.of_device(view.device)
-    answer = answers[view.device] if view.device in answers else try_call(lambda: ask(alone))
+    device_view = view.of_device(view.device)
+    answer = answers[view.device] if view.device in answers else try_call(lambda: ask(device_view))
     if isinstance(answer, Failure):
         show_failure(answer)
     else:
-        _show_result(alone, answer)
+        _show_result(device_view, answer)
 
 
 _SHORT_TABLE = 12
@@ -95,10 +95,10 @@ def _varies_in_batch(result: Comparison) -> bool:
     if not _has_steps(result):
         return False
     predictions = predictions_of(result)
-    kinds = {(each.network, each.precision, each.phase) for each in predictions}
-    points = {(each.device.id, each.batch_size) for each in predictions}
+    kinds = {(prediction.network, prediction.precision, prediction.phase) for prediction in predictions}
+    points = {(prediction.device.id, prediction.batch_size) for prediction in predictions}
     return (
-        len({each.batch_size for each in predictions}) > 2
+        len({prediction.batch_size for prediction in predictions}) > 2
         and len(kinds) == 1
         and len(points) == len(predictions)
         and set(result.compared) <= {"gpu", "batch_size"}
