@@ -234,9 +234,9 @@ def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
             rows = np.asarray(seconds)[selection][..., indices]
             return broadcast_along(rows, "case", "device", "model", "scaling", "workers", "batch")
 
-        alone = Activity(*(of_rows(seconds) if np.ndim(seconds) else seconds for seconds in single.activity))
+        activity_alone = Activity(*(of_rows(seconds) if np.ndim(seconds) else seconds for seconds in single.activity))
         step_s, exchanging_s = time_s[selection], exposed_s[selection]
-        activity = alone.in_larger_step(of_rows(single.time_s), step_s, exchanging_s)
+        activity = activity_alone.in_larger_step(of_rows(single.time_s), step_s, exchanging_s)
         watts[selection] = power.watts(activity.shares_of(step_s))
     return watts
 

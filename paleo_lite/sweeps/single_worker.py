@@ -211,9 +211,9 @@ def fill_engine_times(grid: Grid, single: SingleWorkerTimes) -> None:
                 if np.ndim(target):
                     target[row] = seconds
             totals = [structs.replace(iteration, sequences=int(size)).memory().total_bytes for size in single.sizes]
-            needed = np.where(grid.per_worker > 0, np.array(totals, dtype=np.float64)[indices], np.nan)
+            needed_bytes = np.where(grid.per_worker > 0, np.array(totals, dtype=np.float64)[indices], np.nan)
             memory = grid.columns.setdefault("own_memory_bytes", np.full(grid.shape, np.nan))
-            memory[row] = broadcast_along(needed, "scaling", "workers", "batch")[0, 0, 0]
+            memory[row] = broadcast_along(needed_bytes, "scaling", "workers", "batch")[0, 0, 0]
 
 
 def refuse_experts_of_layers(grid: Grid) -> None:
