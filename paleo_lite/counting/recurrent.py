@@ -42,15 +42,15 @@ def fuse_recurrences(
     The pointwise operations of a step are computed with the product before them. The weights of the inputs are read
     once for all steps, and so are gradients of weights written; those of the state are read in every step.
     """
-    moved = [columns.index(name) for name in ("bytes_read", "bytes_written")]
-    removed = [*moved, columns.index("kernels")]
+    byte_columns = [columns.index(name) for name in ("bytes_read", "bytes_written")]
+    removed = [*byte_columns, columns.index("kernels")]
     weights_pass = passes.index("backward_weight")
     looped = [index for index, layer in enumerate(layers) if is_looped(layer)]
     products = [index for index in looped if layers[index].kind in MATRIX_KINDS]
     if not products:
         return work
     per_sample, fixed, carrier = work.per_sample.copy(), work.fixed.copy(), np.arange(len(layers))
-    product, seen = products[0], set[str]()
+    product, seen_parameters = products[0], set[str]()
     for index in looped:
         if layers[index].kind not in MATRIX_KINDS:
             carrier[index] = product
@@ -59,9 +59,9 @@ def fuse_recurrences(
             continue
         product = index
         parameter = called_module(layers[index].name)
-        if parameter in seen:
-            fixed[moved, weights_pass, index] = 0
+        if parameter in seen_parameters:
+            fixed[byte_columns, weights_pass, index] = 0
             if "weight_ih" in parameter:
-                fixed[moved, :, index] = 0
-        seen.add(parameter)
+                fixed[byte_columns, :, index] = 0
+        seen_parameters.add(parameter)
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed, carrier=carrier)
