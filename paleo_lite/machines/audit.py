@@ -184,12 +184,12 @@ def _check_units(device: Device) -> Iterator[AuditFinding]:
 def _check_sources(
     name: str, sources: dict[str, str], listed: Iterable[tuple[str, str, SourcedFigure]]
 ) -> Iterator[AuditFinding]:
-    used = set()
+    used_sources = set()
     for field, _, figure in listed:
-        used.add(figure.source)
+        used_sources.add(figure.source)
         if figure.source not in sources:
             yield AuditFinding(name, field, f"source {figure.source!r} is not declared")
-    for source in sorted(sources.keys() - used):
+    for source in sorted(sources.keys() - used_sources):
         yield AuditFinding(name, f"sources.{source}", "declared but not used by any figure")
 
 

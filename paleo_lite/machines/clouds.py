@@ -69,9 +69,9 @@ def instance_names() -> list[str]:
 
 def find_instance(name: str) -> Instance | None:
     """Return the instance with a name, ignoring case, spaces and hyphens; None if there is none."""
-    wanted = normalize_name(name)
+    normalized = normalize_name(name)
     for cloud in list_clouds():
         for instance in cloud.instances:
-            if wanted in (normalize_name(spelling) for spelling in (instance.name, *instance.aliases)):
+            if normalized in (normalize_name(spelling) for spelling in (instance.name, *instance.aliases)):
                 return instance
     return None

@@ -153,14 +153,14 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
         raise UnknownName("GPU", name, devices, "Add a file with `--hardware-file` and use the name of its device.")
     if name in devices:
         return devices[name]
-    wanted = normalize_name(name)
-    matching = [device for device in devices.values() if wanted in _normalized_names(device)]
-    matching = matching or [device for device in devices.values() if wanted in _names_without_series(device)]
+    normalized = normalize_name(name)
+    matching = [device for device in devices.values() if normalized in _normalized_names(device)]
+    matching = matching or [device for device in devices.values() if normalized in _names_without_series(device)]
     if len(matching) == 1:
         return matching[0]
     if matching:
         raise _ambiguous_device(name, matching)
-    family, boards = _family_of(wanted, devices.values())
+    family, boards = _family_of(normalized, devices.values())
     if len(family) == 1 and boards == family:
         return family[0]
     if len(family) > 1:
@@ -178,7 +178,7 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     raise UnknownName("GPU", name, devices, f"{near}'paleo-lite hardware list' shows all.")
 
 
-def _family_of(wanted: str, devices: Iterable[Device]) -> tuple[list[Device], list[Device]]:
+def _family_of(prefix: str, devices: Iterable[Device]) -> tuple[list[Device], list[Device]]:
     """Return the devices whose name starts with a name, and those that differ from it by a suffix of the board only.
 
     A number is a word: H20 is not the beginning of H200.
@@ -186,9 +186,9 @@ def _family_of(wanted: str, devices: Iterable[Device]) -> tuple[list[Device], li
     family, boards = [], []
     for device in devices:
         names = _normalized_names(device) | _names_without_series(device)
-        endings = [full[len(wanted) :] for full in names if wanted and full.startswith(wanted)]
-        is_board = wanted[-1:].isdigit() and any(_names_board(ending, device) for ending in endings)
-        if wanted[-1:].isdigit():
+        endings = [full[len(prefix) :] for full in names if prefix and full.startswith(prefix)]
+        is_board = prefix[-1:].isdigit() and any(_names_board(ending, device) for ending in endings)
+        if prefix[-1:].isdigit():
             endings = [ending for ending in endings if not ending[:1].isdigit()]
         if endings or is_board:
             family.append(device)
@@ -202,11 +202,11 @@ def _with_all_words(name: str, devices: Iterable[Device]) -> list[Device]:
 
     A variant is a device of its own: a GTX 1660 is no GTX 1660 Ti.
     """
-    wanted = set(_words_of(name))
+    name_words = set(_words_of(name))
     matching = []
     for device in devices:
         words = {*_words_of(device.id), *_words_of(device.name)}
-        if wanted and wanted <= words and not _VARIANTS & (words - wanted):
+        if name_words and name_words <= words and not _VARIANTS & (words - name_words):
             matching.append(device)
     return matching
 
@@ -216,8 +216,8 @@ def _with_memory(name: str, devices: Iterable[Device]) -> list[Device]:
     match = _MEMORY_AT_END.fullmatch(name)
     if match is None:
         return []
-    wanted, memory_bytes = normalize_name(match[1]), float(match[2]) * 1e9
-    named = [device for device in devices if wanted in _normalized_names(device) | _names_without_series(device)]
+    normalized, memory_bytes = normalize_name(match[1]), float(match[2]) * 1e9
+    named = [device for device in devices if normalized in _normalized_names(device) | _names_without_series(device)]
     return [device for device in named if abs(device.memory_bytes / memory_bytes - 1) <= MEMORY_TOLERANCE]
 
 
@@ -226,9 +226,9 @@ def _refuse_several(name: str, devices: Iterable[Device]) -> None:
 
     The message names the options that take a platform or a number.
     """
-    wanted = normalize_name(name)
+    normalized = normalize_name(name)
     for path in sorted((shipped_folder("hardware") / "platforms").glob("*.toml")):
-        if normalize_name(path.stem) == wanted:
+        if normalize_name(path.stem) == normalized:
             device = read_typed(path, dict[str, Any], "platform", _MAX_FILE_BYTES).get("device")
             of_one = "" if device is None else f", or one of its GPUs: `--gpu {device}`"
             raise BadValue(f"{name} is a platform of several GPUs: use `--platform {path.stem}`{of_one}")
