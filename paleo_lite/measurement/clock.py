@@ -140,16 +140,18 @@ def _warm_up(run: Run, clock: Clock, effort: Effort) -> tuple[float, float]:
 
     The first calls fill caches, initialise lazily, compile, and raise the clocks of the device.
     """
-    before, spent = clock.seconds(run, 1), 0.0
+    previous_s, spent = clock.seconds(run, 1), 0.0
     for _ in range(_WARM_UP_AT_MOST):
-        now = clock.seconds(run, 1)
-        spent += now
-        if abs(now - before) <= 0.1 * before or spent >= effort.limit_s / 4:
+        latest_s = clock.seconds(run, 1)
+        spent += latest_s
+        if abs(latest_s - previous_s) <= 0.1 * previous_s or spent >= effort.limit_s / 4:
             break
-        before = now
+        previous_s = latest_s
     if spent < effort.warm_up_s:
-        calls = min(math.ceil((effort.warm_up_s - spent) / now), _CALLS_AT_MOST) if now > 0 else _CALLS_AT_MOST
+        calls = (
+            min(math.ceil((effort.warm_up_s - spent) / latest_s), _CALLS_AT_MOST) if latest_s > 0 else _CALLS_AT_MOST
+        )
         seconds = clock.seconds(run, calls)
         spent += seconds
-        now = seconds / calls
-    return now, spent
+        latest_s = seconds / calls
+    return latest_s, spent

@@ -69,18 +69,18 @@ class Tool(NamedTuple):
     source: str  # where it is published
 
 
-def _llama_bench(wanted: ToolTarget, folder: Path) -> Iterator[ToolCommand]:
+def _llama_bench(target: ToolTarget, folder: Path) -> Iterator[ToolCommand]:
     """Yield a token and a prompt, then a long prompt and a token behind a long context."""
     sizes = (("-p", "512", "-n", "128"), ("-p", "4096", "-n", "0"), ("-p", "0", "-n", "64", "-d", "8192"))
     for number, size in enumerate(sizes):
-        words = ("llama-bench", "-m", str(wanted.model), *size, "-o", "jsonl")
+        words = ("llama-bench", "-m", str(target.model), *size, "-o", "jsonl")
         yield ToolCommand("llama-bench", words, f"llama-bench-{number + 1}.jsonl")
 
 
-def _nccl_tests(wanted: ToolTarget, folder: Path) -> Iterator[ToolCommand]:
+def _nccl_tests(target: ToolTarget, folder: Path) -> Iterator[ToolCommand]:
     """Yield all-reduces from small to large messages, then exchanges of experts."""
     for name in ("all_reduce_perf", "alltoall_perf"):
-        words = (name, "-b", "8K", "-e", "256M", "-f", "8", "-g", str(wanted.workers))
+        words = (name, "-b", "8K", "-e", "256M", "-f", "8", "-g", str(target.workers))
         yield ToolCommand("nccl-tests", words, f"{name}.log")
 
 
@@ -88,14 +88,14 @@ USERS = (8, 1, 32)
 """Users of a server, in the order in which they are measured."""
 
 
-def _vllm_bench(wanted: ToolTarget, folder: Path) -> Iterator[ToolCommand]:
+def _vllm_bench(target: ToolTarget, folder: Path) -> Iterator[ToolCommand]:
     """Yield closed loops of a few users, with answers of a fixed length."""
     for users in USERS:
         file = f"vllm-{users}.json"
         yield ToolCommand(
             "vllm",
             (
-                "vllm", "bench", "serve", "--base-url", str(wanted.address), "--model", str(wanted.model),
+                "vllm", "bench", "serve", "--base-url", str(target.address), "--model", str(target.model),
                 "--dataset-name", "random", "--random-input-len", "1024", "--random-output-len", "256", "--ignore-eos",
                 "--max-concurrency", str(users), "--num-prompts", str(4 * users + 16),
                 "--save-result", "--result-dir", str(folder), "--result-filename", file,
@@ -112,24 +112,24 @@ TOOLS = {
 }
 
 
-def plan(names: Sequence[str], wanted: ToolTarget, folder: Path) -> list[ToolCommand]:
+def plan(names: Sequence[str], target: ToolTarget, folder: Path) -> list[ToolCommand]:
     """Return the commands of some tools; raise BadValue if one lacks what it measures."""
     for name in ("model", "address"):
-        text = getattr(wanted, name)
+        text = getattr(target, name)
         if text is not None and (not text.strip() or text.startswith("-")):
             raise BadValue(f"`--{name}` must not be empty or begin with a dash (got {text!r})")
-    if wanted.address is not None and not wanted.address.startswith(("http://", "https://")):
-        raise BadValue(f"`--address` must begin with http:// or https:// (got {wanted.address!r})")
-    if wanted.workers is not None and wanted.workers < 2:
-        raise BadValue(f"`--workers` must be an integer >= 2 (got {wanted.workers})")
+    if target.address is not None and not target.address.startswith(("http://", "https://")):
+        raise BadValue(f"`--address` must begin with http:// or https:// (got {target.address!r})")
+    if target.workers is not None and target.workers < 2:
+        raise BadValue(f"`--workers` must be an integer >= 2 (got {target.workers})")
     commands: list[ToolCommand] = []
     for name in names:
         tool = TOOLS[name]
-        needed = dict.fromkeys((tool.needs, "model")) if name == "vllm" else (tool.needs,)
-        for option in needed:
-            if getattr(wanted, option) is None:
+        needed_options = dict.fromkeys((tool.needs, "model")) if name == "vllm" else (tool.needs,)
+        for option in needed_options:
+            if getattr(target, option) is None:
                 raise BadValue(f"`--tools {name}` needs `--{option}`: {_NEEDED[name, option]}")
-        commands += tool.commands(wanted, folder)
+        commands += tool.commands(target, folder)
     return commands
 
 
