@@ -57,7 +57,7 @@ _ALIASES = ((".self_attn.", ".attn."), (".mlp.", ".ffn."), (".mlp.", ".block_spa
 
 def _aliases(name: str) -> list[str]:
     """Return the names under which a config may list a layer."""
-    short = _from_block(name) or name
+    short = _name_from_block(name) or name
     return [short, *(short.replace(ours, theirs) for ours, theirs in _ALIASES if ours in short)]
 
 
@@ -65,7 +65,7 @@ _TEXT_PREFIXES = ("model.", "language_model.", "backbone.", "transformer.", "dec
 """Names of modules that contain the blocks and tables of the part that writes text."""
 
 
-def _from_block(name: str) -> str | None:
+def _name_from_block(name: str) -> str | None:
     """Return a name from the list of blocks on; None for a block outside the part that writes text."""
     before, separator, rest = name.partition("layers.")
     if separator and not before.startswith("*"):
@@ -94,9 +94,9 @@ def modules_of(
         if not isinstance(text, str):
             raise BadDescriptor(f"the names of modules must be texts (got {text!r})")
         if text.startswith("re:"):
-            expressions.append(f"(?:{_from_expression(text[3:])})")
+            expressions.append(f"(?:{_expression_from_block(text[3:])})")
             continue
-        short = _from_block(text)
+        short = _name_from_block(text)
         if short is None:
             continue
         if any(mark in short for mark in "*?["):
@@ -107,7 +107,7 @@ def modules_of(
     return StoredModules(frozenset(names), "|".join(expressions))
 
 
-def _from_expression(text: str) -> str:
+def _expression_from_block(text: str) -> str:
     """Return a regular expression of a whole name as one of a name from its block on."""
     if len(text) > 10_000:
         raise BadDescriptor("a regular expression of a module's name is too long")
@@ -162,7 +162,7 @@ class StoredWeights(msgspec.Struct, frozen=True):
         return [self.format_of(layer, part) for layer, part in zip(layers, parts)]
 
     def main_format(self, layers: Sequence[Layer], parts: Sequence[Part | None]) -> Format | None:
-        """Return the format that most numbers of some layers have."""
+        """Return the format of most weights of some layers."""
         numbers: dict[Format | None, int] = {}
         for layer, stored in zip(layers, self.formats_of(layers, parts)):
             if layer.weights:
@@ -231,7 +231,7 @@ def _integer(fields: Fields, names: str, default: int | None = None) -> int:
     return default
 
 
-def _listed(fields: Fields, names: str) -> StoredModules:
+def _listed_modules(fields: Fields, names: str) -> StoredModules:
     """Return the modules of the first of several lists that is present."""
     for name in names.split():
         value = fields.get(name)
@@ -244,7 +244,7 @@ def _listed(fields: Fields, names: str) -> StoredModules:
 
 def _unconverted_rules(fields: Fields, names: str) -> tuple[FormatRule, ...]:
     """Return the rule for the modules that stay in 16 bits."""
-    modules = _listed(fields, names)
+    modules = _listed_modules(fields, names)
     return (FormatRule(modules, None),) if modules.names or modules.pattern else ()
 
 

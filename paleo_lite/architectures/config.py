@@ -22,7 +22,7 @@ class Config:
     ) -> None:
         self.fields = fields
         self.where = where
-        # What the answer says of values that are not known, in the order in which they were read.
+        # Notes on unknown values, in the order in which they were read.
         self.notes: dict[str, None] = {}
 
     def with_fields(self, fields: dict[str, Any]) -> Config:

@@ -318,7 +318,7 @@ class BuiltModel:
         return filled
 
     def _new_cache(self) -> Any:
-        """Return the empty cache for a module that would begin one for the layers of another part, or fail to."""
+        """Return an empty cache where a module would create one for the wrong part, or fail to; otherwise None."""
         config, library = self.module.config.get_text_config(decoder=True), self.transformers
         if hasattr(config, "decoder_layers"):
             return library.DynamicCache()

@@ -27,7 +27,7 @@ _MAX_FILE_BYTES = 2**22
 
 
 class ListedNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a list says of a network or pipeline.
+    """The row of a network or pipeline in a list.
 
     Input shape, MACs and FLOPs are those of one sample; of a pipeline those of one picture or video with all steps.
     """

@@ -35,10 +35,10 @@ def locate(
         return _beside_weights(Path(name))
     is_shipped = "/" not in name and file_exists(shipped_folder("models") / f"{name}.json")
     if name and not is_shipped and file_exists(name, Path.is_dir):
-        return _in_folder(Path(name))
+        return _config_in_folder(Path(name))
     if not _HUB_NAME.fullmatch(name) or file_exists(name, Path.exists) or Path(name).suffix in _OTHER_FILES:
         return None
-    return None if find_release(name) else _in_cache(name)
+    return None if find_release(name) else _config_in_cache(name)
 
 
 _OTHER_FILES = (".json", ".prototxt", ".onnx", ".pt2", ".py", ".pt", ".bin")
@@ -54,7 +54,7 @@ def _beside_weights(path: Path) -> Path:
     return config
 
 
-def _in_folder(folder: Path) -> Path:
+def _config_in_folder(folder: Path) -> Path:
     """Return the config of a folder, or its only GGUF file."""
     if file_exists(folder / _CONFIG):
         return folder / _CONFIG
@@ -80,7 +80,7 @@ def hub_cache() -> Path:
     return Path(caches).expanduser() / "huggingface" / "hub"
 
 
-def _in_cache(name: str) -> Path:
+def _config_in_cache(name: str) -> Path:
     """Return the config of a repository in the local cache, of its main revision."""
     repository = hub_cache() / f"models--{name.replace('/', '--')}"
     snapshot = _main_snapshot(repository)

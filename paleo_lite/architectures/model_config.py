@@ -91,7 +91,7 @@ def read_config(
 def _rebuild(
     data: bytes, path: str, image_size: int | None, stored_weights: StoredWeights | None, options: SequenceOptions
 ) -> Network:
-    """Return the network of a config that was read before with other options."""
+    """Return the network of a config again, with other options."""
     return read_config(data, path, image_size, options)._replace(stored_weights=stored_weights)
 
 
@@ -125,7 +125,7 @@ def _measure_files(
 
 
 def _read_record(config: Config, family: Family, image_size: int | None, options: SequenceOptions) -> Network:
-    """Return the network of a record; a guess where a decoder's config lacks a key of it and has the usual ones."""
+    """Return the network of a record; a guess if a decoder's config lacks a key of it but has the usual ones."""
     try:
         return read_family(config, family, image_size, options)
     except MissingKey as missing:

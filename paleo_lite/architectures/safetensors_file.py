@@ -65,7 +65,7 @@ class FileTensor(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """A file as it was when it was looked at: a changed file has another stamp."""
+    """The size and the time of the last change of a file, by which a changed file is recognised."""
 
     path: str
     size: int

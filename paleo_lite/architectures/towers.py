@@ -25,13 +25,13 @@ VISION_PARTS = {
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "kimi_k25": "kimi_k25_vision",
     "llama4": "llama4_vision_model", "gemma4": "gemma4_vision",
 }  # fmt: skip
-"""Model types of vision-language models and of their vision encoders, likewise."""
+"""Model types of vision-language models and of their vision encoders, whose nested config may not name its type."""
 
 _PROJECTOR_KEYS = (
     "spatial_merge_size", "multimodal_projector_bias", "downsample_ratio", "scale_factor", "downsample_factor",
     "alignment_intermediate_size", "projector_use_layernorm", "projector_hidden_size", "projector_bias",
 )  # fmt: skip
-"""Keys of a vision-language model that tell how its vision encoder is joined to the text part."""
+"""Keys of a vision-language model that state how its vision encoder is joined to the text part."""
 
 _ADAPTED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 """Projections that have adapters for images and sound."""

@@ -1,7 +1,7 @@
 """Tracing of configs by ``transformers`` in a process of its own, with limits of memory and time, and a cache on disk.
 
-The answer, also a failure, is kept by the content of the config, the question and the versions of the libraries, so
-that the second question imports no torch. The process itself begins in `trace_child`.
+Answers, also failures, are kept by the content of the config, the question and the versions of the libraries, so that
+a repeated question does not import torch. The process itself begins in `trace_child`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def trace_config(
 
     Raise BadDescriptor, BadValue, FactoryFailed or TraceFailed: what the library raises is told in one sentence.
     """
-    network = _traced(TraceRequest(path, data, image_size, options or SequenceOptions(), has_cache=has_cache))
+    network = _network_of(TraceRequest(path, data, image_size, options or SequenceOptions(), has_cache=has_cache))
     if network.lengths is None:
         return network
 
@@ -133,10 +133,10 @@ def trace_module(
     Raise MissingExtra if diffusers is not installed, and BadDescriptor, BadValue, FactoryFailed or TraceFailed for what
     the library raises, which is told in one sentence.
     """
-    return _traced(TraceRequest(path, data, None, SequenceOptions(), module, sizes, name))
+    return _network_of(TraceRequest(path, data, None, SequenceOptions(), module, sizes, name))
 
 
-def _traced(request: TraceRequest) -> Network:
+def _network_of(request: TraceRequest) -> Network:
     """Return the network of the answer to a question."""
     reply = ask(request)
     if reply.failure:

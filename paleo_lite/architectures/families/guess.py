@@ -63,23 +63,23 @@ def guess_family(config: Config) -> Family | None:
     if config.fields.get("model_type") in NOT_GUESSED and not _is_of_another_type(config):
         return None
     required = (_HIDDEN, _HEADS, _LAYERS, _VOCABULARY)
-    if not all(_first(config, keys) for keys in required) or _is_no_decoder(config):
+    if not all(_first_key(config, keys) for keys in required) or _is_no_decoder(config):
         return None
     decoder = {"hidden_size": Integer(_HIDDEN), "vocabulary": Integer(_VOCABULARY)}
     blocks: dict[str, Any] = {
-        "layer_count": CountOf(str(_first(config, _LAYERS)), ()), "feed_forward": _feed_forward(config),
+        "layer_count": CountOf(str(_first_key(config, _LAYERS)), ()), "feed_forward": _feed_forward(config),
         **_attention(config), **_experts(config), **_other_mixer(config),
     }  # fmt: skip
     return Family(
         name="Guess",
         model=decoder_model(decoder, blocks),
-        positions=_first(config, _POSITIONS) or "",
+        positions=_first_key(config, _POSITIONS) or "",
         longest=None,
-        next_token=_first(config, "num_nextn_predict_layers", "mtp_num_hidden_layers") or "",
+        next_token=_first_key(config, "num_nextn_predict_layers", "mtp_num_hidden_layers") or "",
     )
 
 
-def _first(config: Config, *keys: str) -> str | None:
+def _first_key(config: Config, *keys: str) -> str | None:
     """Return the first of some keys that the config contains."""
     names = (name for key in keys for name in key.split())
     return next((name for name in names if config.fields.get(name) not in (None, [], {})), None)
@@ -91,34 +91,34 @@ def _is_no_decoder(config: Config) -> bool:
 
 
 def _is_of_another_type(config: Config) -> bool:
-    """Return whether the class is not one of the type, which a publisher then has written by mistake (Grok 2)."""
+    """Return whether the class does not belong to the model type, which a publisher then stated by mistake (Grok 2)."""
     classes = config.fields.get("architectures") or [""]
     name = str(classes[0]).lower() if isinstance(classes, list) else ""
     return bool(name) and not name.startswith(str(config.fields["model_type"]).replace("_", ""))
 
 
 def _head_size(config: Config) -> HeadSize:
-    return HeadSize(key=_first(config, _HEAD_SIZE) or "", hidden=_HIDDEN, heads=_HEADS)
+    return HeadSize(key=_first_key(config, _HEAD_SIZE) or "", hidden=_HIDDEN, heads=_HEADS)
 
 
 def _feed_forward(config: Config) -> Fields:
     """Return the fields of the feed-forward part; an inner size that no key gives is four times the hidden size."""
-    key = _first(config, *_ACTIVATIONS)
+    key = _first_key(config, *_ACTIVATIONS)
     activation = config.fields.get(key) if key else "silu"
     name = config.known_activation(str(key), activation) if isinstance(activation, str) else "silu"
     older_keys = ("activation_function", "afn", "ff_activation")
     is_plain = name in _PLAIN_ACTIVATIONS or (key in older_keys and name != "silu") or (key, name) == _ENCODER_LIKE
     return {
-        "inner_size": Multiple(_first(config, _INNER) or "", 4, _HIDDEN), "activation": Activation((), name),
+        "inner_size": Multiple(_first_key(config, _INNER) or "", 4, _HIDDEN), "activation": Activation((), name),
         "is_gated": not is_plain, "bias": FirstFlag("mlp_bias use_mlp_bias use_bias bias add_bias_linear"),
     }  # fmt: skip
 
 
 def _attention(config: Config) -> dict[str, Any]:
     """Return the fields of attention: latent where a key names its rank, with windows and norms by their keys."""
-    if _first(config, "kv_lora_rank"):
+    if _first_key(config, "kv_lora_rank"):
         latent: dict[str, Any] = {"latent": {}}
-        if _first(config, "index_topk"):
+        if _first_key(config, "index_topk"):
             heads, size = Integer("index_n_heads", 64), Integer("index_head_dim", 128)
             latent = {"latent": {"selected": Integer("index_topk")}, "indexer": {"heads": heads, "head_size": size}}
         return latent
@@ -126,14 +126,14 @@ def _attention(config: Config) -> dict[str, Any]:
     head_size = _head_size(config)
     attention: dict[str, Any] = {
         "heads": Integer(_HEADS), "head_size": head_size, "rotary_size": RotarySize(1.0, head_size),
-        "kv_heads": KeyValueHeads(key=_first(config, _KV_HEADS) or "", heads=str(_first(config, _HEADS))),
+        "kv_heads": KeyValueHeads(key=_first_key(config, _KV_HEADS) or "", heads=str(_first_key(config, _HEADS))),
         "bias": FirstFlag(_BIAS), "output_bias": FirstFlag("attention_bias attention_out_bias use_bias bias"),
         "query_key_norm": "per_head" if has_norm else "", "dropout": Fraction("attention_dropout"),
     }  # fmt: skip
     if config.fields.get("alibi") or config.fields.get("use_alibi"):
         attention |= {"rotary_size": 0, "has_alibi": True}
     is_windowed = Listed("sliding_attention", otherwise=All())
-    period = _first(config, "sliding_window_pattern", "global_attn_every_n_layers")
+    period = _first_key(config, "sliding_window_pattern", "global_attn_every_n_layers")
     if period and isinstance(config.fields[period], int):
         is_windowed = Listed("sliding_attention", otherwise=Not(EveryNth(Integer(period))))
     windowed: LayerSelection = is_windowed
@@ -150,7 +150,7 @@ def _attention(config: Config) -> dict[str, Any]:
 
 def _experts(config: Config) -> dict[str, Any]:
     """Return the fields of a mixture of experts, where keys name the number of experts and of those per token."""
-    count, active = _first(config, _EXPERTS), _first(config, _ACTIVE)
+    count, active = _first_key(config, _EXPERTS), _first_key(config, _ACTIVE)
     is_mixture = count and active and config.fields.get("is_moe", True)
     if not is_mixture or not all(isinstance(config.fields[str(key)], int) for key in (count, active)):
         return {}
@@ -164,17 +164,17 @@ def _experts(config: Config) -> dict[str, Any]:
     }  # fmt: skip
     if is_sigmoid:
         experts |= {"scoring": "sigmoid", "score_correction": True}
-    first = _first(config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    first = _first_key(config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
     sparse: LayerSelection = Listed("sparse", "mlp_layer_types", otherwise=From(Integer(first, 0)) if first else All())
     if isinstance(config.fields.get("moe_layer_freq"), list):
         sparse = Listed(1, "moe_layer_freq")
     listed = config.fields.get("moe_layers_enum")
     if isinstance(listed, str):  # Step 3
         sparse = At(tuple(int(index) for index in listed.split(",") if index.strip().isdecimal()))
-    if _first(config, "decoder_sparse_step"):
+    if _first_key(config, "decoder_sparse_step"):
         sparse = Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers")))
-    shared = _first(config, _SHARED_SIZE)
-    shared_count = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+    shared = _first_key(config, _SHARED_SIZE)
+    shared_count = _first_key(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
     fields: dict[str, Any] = {"experts": experts, "sparse": sparse}
     if config.fields.get("residual_moe") is True:  # a dense part beside the experts (Grok)
         fields["shared"] = {"module": "residual", "inner_size": Integer("intermediate_size")}
@@ -189,7 +189,7 @@ def _experts(config: Config) -> dict[str, Any]:
 def _other_mixer(config: Config) -> dict[str, Any]:
     """Return the fields of a mixer without attention: gated delta nets or Mamba 2, where the keys name one."""
     attends: LayerSelection = Listed("full_attention attention sliding_attention", otherwise=_attention_layers(config))
-    if _first(config, "linear_num_value_heads"):
+    if _first_key(config, "linear_num_value_heads"):
         return {
             "other": Record(DeltaNet, {
                 "key_heads": Integer("linear_num_key_heads", 16), "value_heads": Integer("linear_num_value_heads"),
@@ -198,8 +198,8 @@ def _other_mixer(config: Config) -> dict[str, Any]:
             }),
             "attends": attends,
         }  # fmt: skip
-    if _first(config, "mamba_n_heads", "mamba_num_heads"):
-        size = _first(config, "mamba_head_dim")
+    if _first_key(config, "mamba_n_heads", "mamba_num_heads"):
+        size = _first_key(config, "mamba_head_dim")
         return {
             "other": Record(Mamba2, {
                 "heads": Integer("mamba_n_heads mamba_num_heads"),
@@ -216,7 +216,7 @@ def _other_mixer(config: Config) -> dict[str, Any]:
 def _attention_layers(config: Config) -> LayerSelection:
     """Return the rule of the layers with attention where no list names them: a period, a list of indices, or all."""
     for key in ("full_attention_interval", "attn_layer_period"):
-        if _first(config, key):
+        if _first_key(config, key):
             return EveryNth(Integer(key))
-    indices = _first(config, "attn_layer_indices", "full_attn_idxs", "attention_layers_idx")
+    indices = _first_key(config, "attn_layer_indices", "full_attn_idxs", "attention_layers_idx")
     return Numbered(indices) if indices else All()

@@ -66,7 +66,7 @@ class Sampling(msgspec.Struct, frozen=True):
     guidance: float  # scale of classifier-free guidance; there is none at 1 and below
     images: int  # pictures or videos in one batch
     tiled: bool = False  # whether the decoder computes tiles that overlap, one at a time
-    step_caching: float = 1.0  # steps per step that the denoiser computes; the others reuse what it has computed
+    step_caching: float = 1.0  # steps for each step that the denoiser computes; the others reuse its results
 
     @property
     def computed_steps(self) -> int:
