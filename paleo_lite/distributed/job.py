@@ -86,7 +86,7 @@ class Job:
         return model if self.moved is None else self.moved.move(model)
 
     def factor_of(self, cause: str) -> float:
-        """Return the factor of the seconds of a cause that measured steps lead to; 1 without any."""
+        """Return the factor on the seconds of a cause that measured steps lead to; 1 without measured steps."""
         return 1.0 if self.moved is None else self.moved.factor_of(cause)
 
     @property

@@ -78,10 +78,14 @@ def expected_rate(name: str | LinkRate, operation: str = ALL_REDUCE) -> LinkRate
     """Return the rate of a link; one known only from its data sheet is assumed to be like measured ones of its kind."""
     link = link_rate(name, operation=operation)
     share = cluster_prior().bandwidth_share.get(link.kind)
-    return link if share is None or link.ppp_at else as_others(link, share, operation, shipped_link_calibrations())
+    if share is None or link.ppp_at:
+        return link
+    return with_mean_latencies(link, share, operation, shipped_link_calibrations())
 
 
-def as_others(link: LinkRate, share: float, operation: str, measured: Mapping[str, LinkCalibration]) -> LinkRate:
+def with_mean_latencies(
+    link: LinkRate, share: float, operation: str, measured: Mapping[str, LinkCalibration]
+) -> LinkRate:
     """Return a link with a share of its bandwidth, and the mean latencies of measured links in an operation.
 
     Data sheets of links state no latency, or that of a wire, and a small message takes that of a call.

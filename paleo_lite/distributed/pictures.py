@@ -192,7 +192,7 @@ def _with_note(row: PictureScaleRow, fewer: PictureScaleRow | None) -> PictureSc
 def _rows(
     run: PipelineRun, predict_groups: Callable[[int, int], PipelinePrediction], workers: int
 ) -> Iterator[PictureScaleRow]:
-    """Yield the divisions of a batch over a number of devices that are possible."""
+    """Yield the possible divisions of a batch over a number of devices."""
     images = run.sampling.images
     splits = list(_splits(run, workers)) if run.split.devices == 1 else [run.split]
     for split in splits:

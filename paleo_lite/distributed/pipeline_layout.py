@@ -53,10 +53,10 @@ def parse_layout(text: str) -> tuple[str, ...]:
 
 def megatron_layout(text: str) -> str:
     """Return a layout as Megatron-LM reads it."""
-    return _of_counts(text) if _COUNTS.fullmatch(text) else text
+    return _layout_of_counts(text) if _COUNTS.fullmatch(text) else text
 
 
-def _of_counts(text: str) -> str:
+def _layout_of_counts(text: str) -> str:
     """Return the layout of some numbers of blocks."""
     counts = [int(count) for count in re.split(r"[,+]", text)]
     if sum(counts) > _MAX_STAGES_AND_BLOCKS:

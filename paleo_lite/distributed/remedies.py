@@ -44,7 +44,7 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
                 changed = Job(job.workload.with_changes(training=training), job.machine, job.model)
             changed_settings = msgspec.structs.replace(settings, parallel=msgspec.structs.replace(config, **parallel))
             step = predict_step(changed, topology, changed_settings, global_batch, "3d")
-        except PaleoError:  # the change does not go with the network, the batch or the other options
+        except PaleoError:  # the change is incompatible with the network, the batch or the other options
             continue
         if step.memory_bytes is not None:
             name = " ".join(change.option for change in together)

@@ -79,7 +79,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
         device: Device | None = None,  # unless the topology or platform names it
         *,
         # Whether a device without a usual computer is joined to others by its fastest link, as under an engine.
-        uses_own_link: bool = False,
+        uses_suggested_link: bool = False,
     ) -> Topology:
         """Return the topology that a link, a topology or a platform describes, or that is usual for the device.
 
@@ -116,20 +116,21 @@ class ClusterRequest(msgspec.Struct, frozen=True):
         if max(counts) == 1:
             return Topology(None, 1, None, 1, None)
         computer = None if device is None else usual_computer(device.id)
-        if computer is None and uses_own_link and device is not None and device.links:
+        if computer is None and uses_suggested_link and device is not None and device.links:
             return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
         if computer is None:
+            link = _suggested_link(device)
+            inside = f"2x {'k40m' if device is None else device.id} @ {link}"
             raise BadValue(
-                f"several workers need a link: give `--link {_own_link(device)}`, `--topology "
-                f"'2x {'k40m' if device is None else device.id} @ {_own_link(device)}, 16 nodes @ infiniband'` or "
+                f"several workers need a link: give `--link {link}`, `--topology '{inside}, 16 nodes @ infiniband'` or "
                 "`--platform NAME`"
             )
         topology = computer.topology(max(counts), self.ppp_comm)
         return msgspec.structs.replace(topology, assumptions=(computer.name, *topology.assumptions))
 
 
-def _own_link(device: Device | None) -> str:
-    """Return the link that a device has to others, else to its host; a network without either."""
+def _suggested_link(device: Device | None) -> str:
+    """Return the name of a device's link to other devices, else to its host; without links, that of Ethernet."""
     if device is None or not device.links:
         return "ethernet20"
     links = read_links().link

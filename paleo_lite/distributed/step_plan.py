@@ -26,7 +26,7 @@ COHERENT_BYTES_PER_S = 100e9
 
 
 class Plan(NamedTuple):
-    """What a configuration means for a network."""
+    """The planned step of a network under a configuration."""
 
     config: ParallelConfig  # configuration with the defaults of its stack
     layout: Layout

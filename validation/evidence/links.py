@@ -9,11 +9,11 @@ from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.link_causes import (
     KIND,
     TIME,
-    as_others,
     collective_s,
     collective_shares,
     link_traits,
     slowest_link,
+    with_mean_latencies,
 )
 from paleo_lite.distributed.links import (
     LinkRate,
@@ -50,7 +50,7 @@ def rate_without(platform: str, operation: str) -> LinkRate:
     if rates:
         return min(rates)[2]
     link = link_rate(read_links().link[name])
-    return as_others(link, cluster_prior().bandwidth_share[link.kind], operation, others)
+    return with_mean_latencies(link, cluster_prior().bandwidth_share[link.kind], operation, others)
 
 
 def _grouped(exchange: MeasuredExchange, link: LinkRate) -> Grouped:
