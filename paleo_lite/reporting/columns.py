@@ -577,7 +577,7 @@ GROUPS = {
     "Matrix products, input pipelines, explanations": _OTHERS,
     "Files of rows": _FILES,
 }
-"""The columns by what they are of; titles of the sections of the reference page."""
+"""The columns by their subjects, which are the titles of the sections of the reference page."""
 
 COLUMNS = {column.key: column for group in GROUPS.values() for column in group}
 """The columns by name, which is the key of their value in most tables."""

@@ -32,7 +32,7 @@ SCOPE_TITLES = {
     "cpu": "one socket",
     "accelerator": "one accelerator",
 }
-"""What the figures of a device are of, by its scope."""
+"""What the figures of a device refer to, by its scope."""
 
 
 def device_row(device: Device) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 SCREEN_LINES = 40
-"""Lines of a terminal that a list fills at most, where not all of it is asked for."""
+"""Most lines of a terminal that a list fills, unless all of it is requested."""
 
 LINES_AROUND_ROWS = 9
 """Lines of a list that are not rows: titles, headings, empty lines, the columns that are not shown, and the note."""

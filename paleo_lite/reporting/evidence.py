@@ -23,7 +23,7 @@ FIGURES = {
 
 
 def evidence_page(calibration: EvidenceCalibration) -> Document:
-    """Return what measured figures taught: errors before and after, what moved, and what to measure next."""
+    """Return what was learned from measured figures: errors before and after, what moved, and what to measure next."""
     accuracy = calibration.accuracy()
     tables = [_accuracy_table(accuracy), _moved_table(calibration)]
     if calibration.suggested:

@@ -259,15 +259,15 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
             rows = [{**group, "meaning": KINDS.get(group[key] or "")} for group in groups]
             tables.insert(0, Table(f"By {key}", columns, rows, sortable=True))
     facts = _file_facts(report)
-    facts.append(("time", f"{quantity} on the host, summed over threads; {_device_activity(report)}"))
+    facts.append(("time", f"{quantity} on the host, summed over threads; {_describe_device_activity(report)}"))
     first = report.hotspots[0]
     spent = "" if report.time_s is None else f"{format_si(report.time_s, 's', 5)} on the host, "
     headline = f"{report.path}: {spent}{first.share:.0%} of the {quantity} in {first.name[:60]}"
     return Document(headline, facts, tables, (), functions.replace(title=""))
 
 
-def _device_activity(report: HostReport) -> str:
-    """Return what a profile of the host says of a device."""
+def _describe_device_activity(report: HostReport) -> str:
+    """Return the activity of the device that a profile of the host shows."""
     on_device = [row for row in report.hotspots if row.device_total_s]
     if not on_device:
         return "the profile has no device activity"

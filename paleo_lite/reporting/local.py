@@ -57,7 +57,7 @@ def local_page(prediction: LocalPrediction) -> Document:
 
 
 def _describe_blocks(prediction: LocalPrediction) -> str:
-    """Return what is on the device."""
+    """Return how many blocks are on the device, and whose experts are not."""
     text = f"{prediction.gpu_blocks} of {prediction.blocks} on the device"
     if prediction.cpu_expert_blocks:
         text += f", without the experts of {prediction.cpu_expert_blocks}"

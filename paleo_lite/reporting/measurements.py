@@ -167,7 +167,7 @@ def _summary(result: Measurements, top: int | None) -> Table:
                 "rows": len(findings.readings),
                 "figure": QUANTITIES[first].title if first else None,
                 "value": low_to_high or (unit(values[0]) if values else None),
-                "missing": ", ".join(name for name in FACTS if _asks(findings, name)) or None,
+                "missing": ", ".join(name for name in FACTS if _lacks(findings, name)) or None,
                 "doubts": len(findings.doubts) + len({doubt for row in findings.readings for doubt in row.doubts}),
             }
         )
@@ -185,7 +185,7 @@ def _summary(result: Measurements, top: int | None) -> Table:
     return Table(title, columns, rows)
 
 
-def _asks(findings: Findings, name: str) -> bool:
+def _lacks(findings: Findings, name: str) -> bool:
     """Return whether a file lacks a fact that the user can state."""
     return any(f"`{name} = " in sentence for sentence in findings.missing)
 

@@ -109,11 +109,11 @@ def _describe_devices(serving: Serving) -> str:
         decode_devices = serving.devices - pool.devices
         return f"{pool.devices} x {pool.gpu_name} for prompts and {decode_devices} x {serving.gpu_name}"
     name = f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
-    return name if _lasts(serving) else f"up to {name}"
+    return name if _has_constant_replicas(serving) else f"up to {name}"
 
 
-def _lasts(serving: Serving) -> bool:
-    """Return whether there are as many replicas all the time."""
+def _has_constant_replicas(serving: Serving) -> bool:
+    """Return whether the number of replicas is constant."""
     counts = serving.replica_counts
     return counts is None or all(count.serving + count.starting in (0, serving.replicas) for count in counts)
 

@@ -73,7 +73,7 @@ def figures_of(result: Any) -> list[KeyFigure]:
 
 
 _UNITS = {"step": "samples", "batch": "samples", "token": "tokens", "request": "requests"}
-"""What is counted, by what an answer's time is of."""
+"""What is counted, by what the time of an answer refers to."""
 
 
 def _interval_of(answer: Answer) -> tuple[str, tuple[float, float, float] | None]:
