@@ -59,7 +59,7 @@ def draw_controls(before: View) -> View:
     kind = st.session_state.get(ASKED_KEY) or before.asked
     _draw_uploads(kind)
     _reset_unavailable(kind)
-    _start(kind)
+    _set_first_options(kind)
     if kind != PROFILE:
         label = "Pipeline" if WANTED[kind].networks == "pipelines" else "Network"
         st.selectbox(label, offered_networks(WANTED[kind].networks), key=NETWORK_KEY)
@@ -84,7 +84,7 @@ def draw_controls(before: View) -> View:
     return read_controls(before)
 
 
-def _start(kind: str) -> None:
+def _set_first_options(kind: str) -> None:
     """Set the options of a question that is asked for the first time to those with which it starts."""
     started = f"{KEY}{kind} started"
     if started in st.session_state:

@@ -277,7 +277,7 @@ def read_query(
             problems.append(f"In the address, {name[:40]!r}: {error}")
             return default
 
-    kind = read("ask", lambda texts: _QUESTIONS.convert(_one(texts), None, None), FIRST)
+    kind = read("ask", lambda texts: _QUESTIONS.convert(_only_value(texts), None, None), FIRST)
     first = first_view(kind)
     options = {
         name: read(name, lambda texts, name=name: _read_option(kind, name, texts, own_names), "")  # type: ignore[misc]
@@ -288,10 +288,10 @@ def read_query(
         options |= first.options
     view = View(
         kind,
-        read("network", lambda texts: _read_network(kind, _one(texts), own_names("network")), first.network),
+        read("network", lambda texts: _read_network(kind, _only_value(texts), own_names("network")), first.network),
         read("gpu", lambda texts: _read_devices(texts, own_names("gpu")), first.gpu),
         options,
-        read("shown", lambda texts: _read_devices([_one(texts)], own_names("gpu"))[0], ""),
+        read("shown", lambda texts: _read_devices([_only_value(texts)], own_names("gpu"))[0], ""),
     )
     for name, text in options.items():
         if text and not applies(view.asked, name, view.network, options):
@@ -304,7 +304,7 @@ _DEVICES = Names("device", ".questions.completion:device_ids")
 _OTHERS = frozenset({"ask", "network", "gpu", "shown"})
 
 
-def _one(texts: Sequence[str]) -> str:
+def _only_value(texts: Sequence[str]) -> str:
     """Return the only value of a parameter."""
     if len(texts) != 1:
         raise BadValue(f"must have one value (got {len(texts)})")
@@ -317,7 +317,7 @@ def _read_option(kind: str, name: str, texts: Sequence[str], own_names: Callable
         raise BadValue(f"the page has no control for it: {NOT_OFFERED[name]}")
     if name not in offered:
         raise UnknownName("control", name, [*_OTHERS, *offered])
-    return check_option(kind, name, _one(texts), own_names(name))
+    return check_option(kind, name, _only_value(texts), own_names(name))
 
 
 def _read_network(kind: str, text: str, uploaded: Sequence[str]) -> str:

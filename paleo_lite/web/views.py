@@ -176,7 +176,9 @@ def _show_result(view: View, result: Any) -> None:
             show_chart(lambda chart=chart: chart.draw(result), columns=chart.columns, omitted_prefix=prefix)  # type: ignore[misc]
     if isinstance(result, Prediction) and reads_sequences(view.network):
         show_chart(lambda: memory_chart(memory_ranges(view, result)), columns=2)
-    show_document(_arranged(document, _FIRST_COLUMNS.get(type(result), ())), f"{view.network}-{'-'.join(view.gpu)}")
+    show_document(
+        _arrange_tables(document, _FIRST_COLUMNS.get(type(result), ())), f"{view.network}-{'-'.join(view.gpu)}"
+    )
     for purpose, command in document.commands:
         st.caption(say(purpose))
         st.code(command, language="bash", wrap_lines=True)
@@ -192,7 +194,7 @@ def show_calls(view: View) -> None:
     st.code(view.python(files), language="python", wrap_lines=True)
 
 
-def _arranged(document: Document, first: Sequence[str]) -> Document:
+def _arrange_tables(document: Document, first: Sequence[str]) -> Document:
     """Return a document whose tables begin with the most important columns, and scroll if they are long."""
     tables = [_reorder_columns(table, first) for table in document.tables]
     # A short table needs no sorting, and shows what is missing as a dash.
