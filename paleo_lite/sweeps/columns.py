@@ -71,7 +71,7 @@ def listed_price(device: Device, price_usd_per_h: float | None, price_of: str | 
 
 
 def price_text(listing: Price | None, today: date) -> str:
-    """Return a price with who asks it and whether it is old; empty without one."""
+    """Return a price with its cloud, and whether it is old; empty without a price."""
     if listing is None:
         return ""
     return listing.describe() + (", older than a year" if listing.is_old(today) else "")

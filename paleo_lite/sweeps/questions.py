@@ -51,7 +51,7 @@ class QuestionSpace(AxisSpace, msgspec.Struct, frozen=True):
     axes: tuple[tuple[str, tuple[Any, ...]], ...]  # options with several values, and the values, the slowest first
     options: dict[str, Any]  # options with a single value
     networks: tuple[str, ...]
-    # Number of samples that hours, cost and energy refer to; None where the question has its own amount, or no such.
+    # Number of samples that hours, cost and energy refer to; None where the question has its own amount, or none.
     samples: float | None = None
     hardware_files: tuple[str, ...] = ()  # files with further devices
     as_of: date | None = None  # day of the first run, which decides what prices are old; set by `run.run_sweep`
@@ -98,15 +98,15 @@ class QuestionSpace(AxisSpace, msgspec.Struct, frozen=True):
     @property
     def chunk_count(self) -> int:
         """Number of chunks."""
-        return math.prod(len(values) for _, values in self._outer())
+        return math.prod(len(values) for _, values in self._outer_axes())
 
-    def _outer(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    def _outer_axes(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
         """Return the axes that differ between chunks."""
         return self.axes[: len(self.axes) - self.inner_axes]
 
     def chunks(self) -> Iterator[QuestionChunk]:
         """Iterate over all chunks in their order."""
-        for number, outer in enumerate(product(*(values for _, values in self._outer()))):
+        for number, outer in enumerate(product(*(values for _, values in self._outer_axes()))):
             yield QuestionChunk(number, outer)
 
     def combinations(self, chunk: QuestionChunk) -> Iterator[dict[str, Any]]:
