@@ -88,7 +88,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, value=f"{self.usd_per_h / devices!r} USD/h", note=note)
 
     def describe(self) -> str:
-        """Return the price with who asks it, such as ``6.88 USD/h (AWS, 2026-11-09: an eighth of p5.48xlarge)``."""
+        """Return the price with cloud and date, such as ``6.88 USD/h (AWS, 2026-11-09: an eighth of p5.48xlarge)``."""
         if self.source == GIVEN_PRICE:
             return f"{self.usd_per_h:g} USD/h, as given"
         listed = f"{self.cloud}, {self.date}" if self.cloud else f"{self.date}"
