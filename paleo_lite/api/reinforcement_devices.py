@@ -52,7 +52,7 @@ def find_devices(question: Rl) -> Devices:
     elif platform is None and device is not None and usual_computer(device.id) is None:
         described = assumed_nodes(device, question.workers or 1)
     request = ClusterRequest(question.workers, platform=platform, topology=described)
-    topology = request.build_topology(files, device, uses_own_link=True)
+    topology = request.build_topology(files, device, uses_suggested_link=True)
     if described is not None and question.platform is None:
         topology = msgspec.structs.replace(topology, assumptions=(described,))
     if device is None and topology.device is not None:

@@ -87,7 +87,7 @@ def resolve_cluster(question: Question, request: ClusterRequest, settings: Setti
         question = structs.replace(question, training=question.training or TrainingOptions("sgd"))
     files = to_paths(question.hardware_files)
     device = None if question.gpu is None else find_device(question.gpu, files)
-    topology = request.build_topology(files, device, uses_own_link=is_generation)
+    topology = request.build_topology(files, device, uses_suggested_link=is_generation)
     if device is None and topology.device is None:
         raise BadValue(
             "several devices need their kind: give `--gpu`, or a topology that names it, such as "
