@@ -291,9 +291,15 @@ def device_link(device: Device) -> str:
     return fastest.link
 
 
+NETWORK_PORT = "port"
+"""Unit of the bandwidth of links that join nodes; the others join the devices of a node."""
+
+
 def flat_topology(link: LinkRate, workers: int) -> Topology:
-    """Return a topology of nodes with one device each, joined by a single kind of link."""
-    return Topology(None, 1, None, workers, link)
+    """Return a topology of a single kind of link: one node, or nodes of one device if the link is a network's port."""
+    if link.per == NETWORK_PORT or not link.per:
+        return Topology(None, 1, None, workers, link)
+    return Topology(None, workers, link, 1, None)
 
 
 def link_rate(

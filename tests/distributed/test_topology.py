@@ -19,7 +19,7 @@ from paleo_lite.distributed.collectives import (
     choose_all_reduce,
     topology_all_reduce_s,
 )
-from paleo_lite.distributed.links import LinkRate, Topology, flat_topology
+from paleo_lite.distributed.links import LinkRate, Topology, flat_topology, link_rate
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import AmbiguousName, BadFile, BadValue, PaleoError, UnknownName
 from strategies import MESSAGE_BYTES
@@ -221,3 +221,6 @@ def test_descriptions() -> None:
     assert parse_topology(ISSUE).describe() == "16 nodes of 2 k40m: pcie3-x16 inside, infiniband-fdr between"
     assert flat_topology(BETWEEN, 4).describe() == "4 nodes of 1 device: between between"
     assert flat_topology(BETWEEN, 1).describe() == "1 node of 1 device"  # no link is in use
+    inside, network = link_rate("pcie4-x16"), link_rate("infiniband-hdr")
+    assert flat_topology(inside, 4).describe() == "1 node of 4 devices: pcie4-x16 inside"  # of one computer
+    assert flat_topology(network, 4).describe() == "4 nodes of 1 device: infiniband-hdr between"
