@@ -190,9 +190,10 @@ def number_at_end(path: Path) -> str:
     """
     with path.open("rb") as file:
         file.seek(max(file.seek(0, io.SEEK_END) - _LAST_BYTES, 0))
-        text = file.read().decode("utf-8", errors="replace")
+        data = file.read()
+    text = data.decode("utf-8", errors="replace")
     match = _LAST_NUMBER.search(text)
-    if match is None:
+    if match is None or b"\0" in data or is_gzip(path):  # not the bytes of a text
         return ""
     before = Counter(len(decimals) for decimals in _DECIMALS.findall(text[: match.start()]))
     usual = before.most_common(1)[0][0] if before else 0

@@ -6,6 +6,7 @@ Tests: result_files/detect.py, result_files/configuration.py, result_files/findi
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import tarfile
@@ -19,6 +20,7 @@ from measured import DATA
 from paleo_lite.errors import BadFile, UnknownFormat
 from paleo_lite.progress import listening
 from paleo_lite.result_files.detect import read_result, read_results
+from paleo_lite.result_files.text import number_at_end
 from result_samples import LLAMA_COLUMNS, NCCL, VLLM_SERVE
 
 
@@ -422,6 +424,16 @@ def test_a_number_at_the_end_of_a_text_may_be_cut(tmp_path: Path, end: str, numb
     doubts = [doubt for doubt in read_result(path).doubts if "may be cut" in doubt]
     expected = [] if number is None else [f"the text ends with {number} and no line break: this number may be cut"]
     assert doubts == expected
+
+
+def test_bytes_that_are_no_text_end_with_no_number(tmp_path: Path) -> None:
+    """The last byte of a gzip is one of a size; UTF-16 has zeros between letters."""
+    path = tmp_path / "run.txt.gz"
+    path.write_bytes(gzip.compress(b"Mean TPOT (ms): 12\n") + b"\0 1")
+    assert number_at_end(path) == ""
+    path = tmp_path / "run.txt"
+    path.write_bytes(f"\ufeff{REPORT}Mean TPOT (ms): 1".encode("utf-16-be"))
+    assert number_at_end(path) == ""
 
 
 def test_options_that_contradict_a_text_are_said(tmp_path: Path) -> None:
