@@ -32,7 +32,7 @@ from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, locate
 from .network import MODEL_CARDS, Network, SequenceOptions
 from .ollama import find_in_ollama, is_ollama_name
-from .releases import find_release, published_release, release_names
+from .releases import SHARED_CONFIG, find_release, published_release, release_names
 
 IMPORTERS = {
     ".prototxt": "paleo_lite.architectures.prototxt:read_prototxt",
@@ -144,7 +144,7 @@ def find_network(
 
 def _as_release(network: Network, release: str) -> Network:
     """Return a shipped network under the repository of a later release with the same config."""
-    note = f"{release} has the config of {network.name}, under whose name it is answered"
+    note = f"{release} {SHARED_CONFIG} {network.name}, under whose name it is answered"
     publication = network.publication
     if publication is not None:
         publication = msgspec.structs.replace(publication, card=MODEL_CARDS + release)

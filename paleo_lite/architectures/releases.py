@@ -37,6 +37,9 @@ RELEASES = MappingProxyType(
 )
 """Shipped network by the name of a later release with the same config; the card of a network names its own release."""
 
+SHARED_CONFIG = "has the config of"
+"""Words of the note on a release, which is answered under the name of another network."""
+
 _CARD = re.compile(rb'"card": *"https://huggingface\.co/([^"]+)"')
 _HEAD_BYTES = 2**12
 _TUNED = re.compile(r"(?:-(?:base|bf16|chat|hf|instruct|it|pt|thinking|\d{4}))+$")

@@ -11,6 +11,7 @@ import msgspec
 from ..architectures import Network
 from ..architectures.gguf_file import StoredTensor
 from ..architectures.network import SequenceOptions
+from ..architectures.releases import SHARED_CONFIG
 from ..counting import Layer
 from ..counting.kinds import is_attention, is_embedding
 from ..engines.records import LOCAL_ENGINES
@@ -134,7 +135,7 @@ class Contents(msgspec.Struct, frozen=True):
     windows: tuple[int | None, ...]  # tokens back that each layer of attention reaches
     pair_flops: tuple[float, ...]  # FLOPs of a query and a key by layer of attention
     positions: int | None = None  # longest context that the network knows
-    notes: tuple[str, ...] = ()  # notes on a file
+    notes: tuple[str, ...] = ()  # notes on a file or a release
 
     def merged(self) -> Contents:
         """Return a copy in which matrices of one type are merged into one; its time is the same."""
@@ -189,13 +190,13 @@ def read_contents(
     layers, positions = rebuilt.layers, rebuilt.lengths.longest if rebuilt.lengths else None
     # Windows show only where the context is longer than they are.
     longest = network.rebuild(SequenceOptions(context=(positions or MOST_CONTEXT) - 1, phase="decode"))
-    notes: tuple[str, ...] = ()
+    notes = tuple(note for note in network.notes if SHARED_CONFIG in note)
     if network.stored_tensors is not None and not engine.places:
         raise BadValue(f"{engine.name} does not read GGUF files, such as {network.name}: give the network by name")
     if weights is None and network.stored_tensors is not None:
         pieces = pieces_of_tensors(network.name, network.stored_tensors, _active_share(layers))
         weights = f"mostly {commonest_type(pieces)}"
-        notes = _notes_of_file(network)
+        notes += _notes_of_file(network)
     else:
         keeps_experts = engine.keeps_mxfp4 and _has_mxfp4_experts(network)
         published = MXFP4_FILE if keeps_experts and MXFP4_FILE in engine.mixtures else engine.default_weights

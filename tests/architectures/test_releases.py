@@ -71,9 +71,11 @@ def test_names_that_are_almost_those_of_releases_are_completed() -> None:
             find_network(name)
 
 
-def test_a_server_says_under_which_name_a_release_is_answered() -> None:
+def test_answers_say_under_which_name_a_release_is_answered() -> None:
     served = pl.serve("step-3.7-flash", gpu="h200", tensor=8, concurrency=1, num_requests=4)
-    assert any("has the config of step-3.5-flash" in note for note in served.notes)
+    at_home = pl.local("step-3.7-flash", gpu="apple-m3-ultra", device_memory="512GB")
+    for notes in (served.notes, at_home.notes):
+        assert any("has the config of step-3.5-flash" in note for note in notes)
 
 
 def test_other_names_are_unknown():
