@@ -20,10 +20,10 @@ from .saturation import in_progress
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
 from .splits import PoolEstimate, Split, can_split, choose_splits, estimate_splits
 from .steady import MeasuredSpan, middle_span, whole_span
-from .wide import WideEstimate, choose_wide, estimate_wide, wide_limits
+from .wide import SEQUENCES_OF_RANK, WideEstimate, choose_wide, estimate_wide, limits_of_users, wide_limits
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Limits of the batch that are tried."""
+"""Limits of the batch that are tried, where ranks do not have sequences of their own."""
 
 ROUNDS = 3
 """Requests per user of a closed loop; the first of each is left out of the figures."""
@@ -201,21 +201,24 @@ def nearest(advice: DeploymentAdvice) -> Candidate:
     return min(fitting or advice.candidates, key=lambda candidate: candidate.objective_ratio or math.inf)
 
 
-def _batch_limits(demand: Demand) -> tuple[int, ...]:
-    """Return the batch limits that are tried: of a number of users no more than all of them."""
-    if demand.concurrency is None:
-        return CONCURRENCIES
-    return (
-        *(limit for limit in CONCURRENCIES if limit < demand.concurrency),
-        min(demand.concurrency, CONCURRENCIES[-1]),
-    )
+def _batch_limits(demand: Demand, ranks: int = 1) -> tuple[int, ...]:
+    """Return the batch limits that are tried: of a number of users no more than all of them, and more of more ranks.
+
+    Ranks compute attention for sequences of their own.
+    """
+    largest = max(SEQUENCES_OF_RANK[-1] * ranks, CONCURRENCIES[-1])
+    limits = [*CONCURRENCIES]
+    while 2 * limits[-1] <= largest:
+        limits.append(2 * limits[-1])
+    return limits_of_users(limits, demand.concurrency)
 
 
 def _prepare_pool(
     deployment: Deployment, demand: Demand, drafts: tuple[DraftChoice, ...], *, is_wide: bool = False
 ) -> PoolEstimate:
     """Return a deployment with its iteration times, for the requests of the largest batch limit."""
-    limits = wide_limits(deployment.on_device.attention_data, demand.concurrency) if is_wide else _batch_limits(demand)
+    ranks = deployment.on_device.attention_data
+    limits = wide_limits(ranks, demand.concurrency) if is_wide else _batch_limits(demand, ranks)
     largest = min(limits[-1], deployment.replica_engine().max_sequences)
     sample = generate_traffic(
         demand.inputs, demand.outputs, count=ROUNDS * largest, concurrency=largest, seed=demand.seed

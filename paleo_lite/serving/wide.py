@@ -40,11 +40,15 @@ class WideEstimate(NamedTuple):
 
 
 def wide_limits(ranks: int, users: int | None) -> tuple[int, ...]:
-    """Return the batch limits of a replica that are tried: of a number of users no more than all of them."""
-    limits = [ranks * sequences for sequences in SEQUENCES_OF_RANK]
+    """Return the batch limits of a replica that are tried."""
+    return limits_of_users([ranks * sequences for sequences in SEQUENCES_OF_RANK], users)
+
+
+def limits_of_users(limits: Sequence[int], users: int | None) -> tuple[int, ...]:
+    """Return the batch limits that some users can fill, and all of them at most; all limits of an unknown number."""
     if users is None:
         return tuple(limits)
-    return (*(limit for limit in limits if limit < users), min(users, limits[-1]))
+    return (*(limit for limit in limits if limit < min(users, limits[-1])), min(users, limits[-1]))
 
 
 def estimate_wide(pools: Sequence[PoolEstimate]) -> list[WideEstimate]:

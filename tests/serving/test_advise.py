@@ -24,7 +24,7 @@ from paleo_lite.questions.serve import advised_question
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.document import Table
 from paleo_lite.reporting.serving import serving_page
-from paleo_lite.serving.advise import choose, nearest, reject, with_saturation
+from paleo_lite.serving.advise import _batch_limits, choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, PrefillChoice, rank
 from paleo_lite.serving.requests import Demand, Lengths, generate_traffic
@@ -379,6 +379,15 @@ def test_only_wide_replicas_that_may_be_the_best_are_simulated() -> None:
     assert chosen((Objective("tpot", "p90", 0.01),)) == []
     assert wide_limits(16, None) == (64, 128, 256, 512, 1024, 2048, 4096)
     assert wide_limits(16, 100) == (64, 100)
+
+
+def test_more_ranks_have_more_sequences() -> None:
+    """256 sequences of each rank: 4,096 users are two replicas of eight ranks, not eight."""
+    demand = Demand(Lengths(1000), Lengths(100))
+    assert _batch_limits(demand)[-1] == _batch_limits(demand, 2)[-1] == 512
+    assert _batch_limits(demand, 8)[-3:] == (512, 1024, 2048)
+    users = msgspec.structs.replace(demand, concurrency=700)
+    assert _batch_limits(users, 8)[-2:] == (512, 700) and _batch_limits(users)[-2:] == (256, 512)
 
 
 def test_the_command_names_the_computers_of_a_replica_on_several_nodes() -> None:
