@@ -24,6 +24,7 @@ CAUSES = {
     "experts": "experts",
     "prompt attention": "attention",
     "decode attention": "attention",
+    "single decode attention": "attention",
     "latent prompt attention": "attention",
     "latent decode attention": "attention",
     "all-reduce": "exchanges",

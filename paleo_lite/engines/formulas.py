@@ -355,6 +355,10 @@ DECODE_ATTENTION = KernelClass(
     (0.8, 0.25, 1.0, 1.2, 1.0, 1.2),
 )
 
+SINGLE_DECODE_ATTENTION = msgspec.structs.replace(DECODE_ATTENTION, name="single decode attention")
+"""Decoding where every head of queries has keys of its own, in engines that have other kernels for it than for heads
+that share keys (`paleo_lite.engines.records.record.Kernels.has_single_decode`)."""
+
 LATENT_PROMPT_ATTENTION = msgspec.structs.replace(PROMPT_ATTENTION, name="latent prompt attention")
 LATENT_DECODE_ATTENTION = msgspec.structs.replace(DECODE_ATTENTION, name="latent decode attention")
 
@@ -398,8 +402,8 @@ EXPERT_EXCHANGE = KernelClass(
 KERNEL_CLASSES = {
     one.name: one
     for one in (
-        PRODUCTS, EXPERTS, PROMPT_ATTENTION, DECODE_ATTENTION, LATENT_PROMPT_ATTENTION, LATENT_DECODE_ATTENTION,
-        POINTWISE, ALL_REDUCE, EXPERT_EXCHANGE,
+        PRODUCTS, EXPERTS, PROMPT_ATTENTION, DECODE_ATTENTION, SINGLE_DECODE_ATTENTION,
+        LATENT_PROMPT_ATTENTION, LATENT_DECODE_ATTENTION, POINTWISE, ALL_REDUCE, EXPERT_EXCHANGE,
     )
 }  # fmt: skip
 """Classes of kernels by name."""

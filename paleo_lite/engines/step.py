@@ -91,6 +91,7 @@ SERVED_FORMATS = {
     "products": ("fp8", "bf16", "fp16"),
     "prompt attention": ("bf16/fp8", "bf16/bf16", "bf16/fp16"),
     "decode attention": ("bf16/fp8", "bf16/bf16", "bf16/fp16"),
+    "single decode attention": ("bf16/fp8", "bf16/bf16", "bf16/fp16"),
     "pointwise": ("bf16",),
     "all-reduce": ("bf16",),
 }
@@ -174,7 +175,11 @@ class EngineStep:
             return "experts", self.formats.experts
         if isinstance(kernel, AttentionKernel):
             phase = "decode" if kernel.rows == "decoding" else "prompt"
-            return f"{'latent ' if kernel.is_latent else ''}{phase} attention", self.formats.attention
+            if kernel.is_latent:
+                return f"latent {phase} attention", self.formats.attention
+            has_own_keys = phase == "decode" and kernel.heads == kernel.kv_heads
+            is_single = has_own_keys and self.engine in KERNELS and KERNELS[self.engine].has_single_decode
+            return f"{'single ' if is_single else ''}{phase} attention", self.formats.attention
         if isinstance(kernel, Pointwise):
             return "pointwise", "bf16"
         if kernel.pattern in ("all-reduce", "all-gather"):

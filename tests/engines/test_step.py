@@ -76,6 +76,7 @@ def test_a_kernel_that_another_one_does_takes_no_time() -> None:
         (ProductKernel("router", 64, 64, part="plain"), ("products", "bf16")),
         (ExpertsKernel("experts", 64, 64, 8, 2, 3), ("experts", "fp8-block")),
         (AttentionKernel("attention", 8, 8, 64, 64), ("decode attention", "bf16/bf16")),
+        (AttentionKernel("attention", 8, 2, 64, 64), ("decode attention", "bf16/bf16")),
         (AttentionKernel("attention", 8, 8, 64, 64, rows="prompts"), ("prompt attention", "bf16/bf16")),
         (AttentionKernel("attention", 8, 1, 576, 0, is_latent=True), ("latent decode attention", "bf16/bf16")),
         (Pointwise("norm", 1.0), ("pointwise", "bf16")),
@@ -86,6 +87,13 @@ def test_a_kernel_that_another_one_does_takes_no_time() -> None:
 )
 def test_a_kernel_has_the_constants_of_its_class_and_format(kernel, cell) -> None:
     assert step().cell_of(kernel) == cell
+
+
+@pytest.mark.parametrize(("kv_heads", "kernels"), [(8, "single decode attention"), (2, "decode attention")])
+def test_tensorrt_llm_decodes_with_another_kernel_where_no_heads_share_keys(kv_heads: int, kernels: str) -> None:
+    """Masked multi-head attention and XQA (TensorRT-LLM, docs/source/advanced/gpt-attention.md)."""
+    under = EngineStep(H100, "tensorrt-llm", FORMATS, ALONE, constants(0.0, 1e-12))
+    assert under.cell_of(AttentionKernel("attention", 8, kv_heads, 64, 64))[0] == kernels
 
 
 def test_kernels_without_rows_take_no_time() -> None:

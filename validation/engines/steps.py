@@ -55,10 +55,12 @@ TYPICAL_HOST = {
 }  # fmt: skip
 """Times of a host before anything is fitted, by the attribute of `paleo_lite.engines.constants.Host`."""
 
-AS_ALONE = ("decode attention", "latent prompt attention", "products", "prompt attention")
+AS_ALONE = (
+    "decode attention", "latent prompt attention", "products", "prompt attention", "single decode attention",
+)  # fmt: skip
 """Classes of kernels whose time beyond the shortest is in a server that of the kernel alone."""
 
-LAUNCHED_AS_ALONE = ("decode attention",)
+LAUNCHED_AS_ALONE = ("decode attention", "single decode attention")
 """Classes of kernels of which the shortest takes in a server as long as alone."""
 
 HOST_DEVIATION = 1.0

@@ -16,6 +16,7 @@ from paleo_lite.engines.constants import Cell
 from paleo_lite.engines.exchanges import EXCHANGE_MODES
 from paleo_lite.engines.formulas import KernelRates
 from paleo_lite.engines.kernel_formats import kernel_rates
+from paleo_lite.engines.records import KERNELS
 from paleo_lite.engines.routing import expert_load
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.machines import find_device
@@ -209,7 +210,11 @@ def _attention_format(group: pd.DataFrame, dtype: str) -> tuple[str, float, Any]
 
 
 def grouped_attention(data: Path) -> Iterator[TimedKernels]:
-    """Read grouped-query attention of prompts and of decoding."""
+    """Read attention of prompts and of decoding.
+
+    Of engines with two kernels of decoding, rows whose heads of queries all have keys of their own are a table as well;
+    the other kernel keeps the whole one, without a part of which it is forecast no better on other devices.
+    """
     import pandas as pd
 
     modern = _read(data / "modern/attention_modern.csv.gz")
@@ -247,7 +252,17 @@ def grouped_attention(data: Path) -> Iterator[TimedKernels]:
             else:
                 keys = group.step.to_numpy(float) + 1
                 shapes["keys"] = np.where(window > 0, np.minimum(keys, window), keys)
-            yield TimedKernels(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
+            timed = TimedKernels(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
+            yield timed
+            if phase == "decode" and KERNELS[engine].has_single_decode:
+                is_single = shapes["heads"] == shapes["kv_heads"]
+                yield _rows_of(timed, is_single)._replace(cell=Cell(f"single {name}", gpu, engine, form))
+
+
+def _rows_of(timed: TimedKernels, chosen: Any) -> TimedKernels:
+    """Return some of the rows of a table."""
+    shapes = {name: value[chosen] if np.ndim(value) else value for name, value in timed.shapes.items()}
+    return timed._replace(shapes=shapes, time_s=timed.time_s[chosen])
 
 
 LATENT_RANK, LATENT_ROTARY, PLAIN_SIZE, VALUE_SIZE = 512, 64, 128, 128

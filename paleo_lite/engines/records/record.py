@@ -92,6 +92,8 @@ class Kernels(msgspec.Struct, frozen=True):
     # `--deepep-mode auto`; vLLM, expert parallel deployment: deepep_high_throughput and deepep_low_latency).
     prompt_exchange: Mode = "normal"
     decode_exchange: Mode = "low-latency"
+    # Whether another kernel decodes where every head of queries has keys of its own than where heads share keys.
+    has_single_decode: bool = False
 
 
 class PoolLauncher(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ TENSORRT_LLM = Server(
     kernels=Kernels(
         engine="tensorrt-llm",
         launches={"rotary embedding and cache": 0},  # inside the attention operator
+        has_single_decode=True,  # masked multi-head attention, otherwise XQA (docs/source/advanced/gpt-attention.md)
         sources=("https://github.com/NVIDIA/TensorRT-LLM/tree/main/cpp/tensorrt_llm/kernels",),
     ),
     launcher=Launcher(
