@@ -45,8 +45,8 @@ def answer(question: Serve) -> Serving | Comparison:
             raise BadValue(f"`--advise` ranks replicas alone: leave `--{name.replace('_', '-')}` out")
         check_single(question, ("gpu",))
         return _answer(question)
-    listings = _choose_listings(question, several.get("gpu", ()))
-    return compare(question, lambda single: _answer(single, listings))
+    gpus = several.get("gpu", ())
+    return compare(question, lambda single: _answer(single, _choose_listings(single, gpus)))
 
 
 def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Serving:
