@@ -48,6 +48,9 @@ _MOST = 2**31  # of anything that is counted
 _AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
 _TRAINED = ("devices", "global_batch_size", "sequence_length")
 _SIDECAR_BYTES = 2**16
+_CALIBRATION = re.compile(rb"^format = \d+$", re.MULTILINE)
+"""Line near the begin of every calibration; no fact of a sidecar is called so."""
+_CALIBRATION_HEAD = 4096
 
 _GPU_WORDS = re.compile(
     r"(?<![a-z0-9])((?:\d+x)?)((?:nvidia[-_ ])?"
@@ -123,12 +126,21 @@ def _is_same_device(recorded: str, given: str) -> bool:
         return False
 
 
+def _is_calibration(path: Path) -> bool:
+    """Return whether a file is a calibration, which may be named after the file that it learned from."""
+    try:
+        with path.open("rb") as file:
+            return _CALIBRATION.search(file.read(_CALIBRATION_HEAD)) is not None
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
 def _read_sidecar(path: Path) -> dict[str, Any]:
-    """Return the facts of `NAME.toml` beside the file; empty without one."""
+    """Return the facts of `NAME.toml` beside the file; empty without one, and of a calibration from the file."""
     sidecar = path.with_name(f"{path.name}.toml")
     if not file_exists(sidecar):
         sidecar = path.with_suffix(".toml")
-    if not file_exists(sidecar) or sidecar == path:
+    if not file_exists(sidecar) or sidecar == path or _is_calibration(sidecar):
         return {}
     try:
         facts = tomllib.loads(read_limited(sidecar, _SIDECAR_BYTES, "sidecar").decode("utf-8"))

@@ -129,6 +129,12 @@ def test_what_is_missing_is_asked_for(serve: Path) -> None:
     ]
 
 
+def test_a_calibration_named_after_the_file_is_no_sidecar(serve: Path) -> None:
+    before = read_result(serve).configuration
+    serve.with_suffix(".toml").write_text('format = 1\ntime_model = "evidence"\nnotes = ["a row is left out"]\n')
+    assert read_result(serve).configuration == before
+
+
 def test_a_sidecar_and_an_option_give_facts(serve: Path) -> None:
     (serve.parent / "bench.toml").write_text('precision = "fp8"\ngpu = "h200"\n')
     findings = read_result(serve, {"gpu": "h100-sxm"})
