@@ -16,7 +16,7 @@ from ..calibration.power_causes import learned_device, power_notes
 from ..calibration.store import evidence_of, find_evidence
 from ..distributed.link_causes import learned_topology, link_notes
 from ..distributed.links import Topology, device_link
-from ..distributed.platforms import Computer, find_platform
+from ..distributed.platforms import Computer, find_platform, usual_computer
 from ..engines.placed import NEEDS_KERNELS
 from ..engines.records import LOCAL_ENGINES, find_server
 from ..engines.records.record import LocalEngine
@@ -202,6 +202,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         )
         experts, attention = division.expert_parallel, division.attention_data_parallel
         topology = self.topology
+        if topology is None and self.link is None:
+            topology = usual_nodes(machine.device, division.tensor)
         if topology is not None:
             topology = learned_topology(topology, machine.device, evidence, SERVER)
         group = tensor_group(machine.device, division.tensor, self.link, topology, attention)
@@ -213,6 +215,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             division.pipeline, division.tensor, device_link=stage_link, topology=topology, blocks=self.stage_blocks
         )
         notes = () if group is None else link_notes(group, machine.device, evidence)
+        if topology is not None and self.topology is None:
+            notes += tuple(f"assumed: {assumption}" for assumption in topology.assumptions)
         notes += power_notes(machine.device, network.name, evidence)
         placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected, notes=notes)
         if workload.engine is None:
@@ -229,6 +233,15 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         constants = learned_constants(evidence, traits)
         note = evidence.describe_distance(SERVER, traits)
         return with_kernels(placed, self.policy, **degrees, constants=constants)._replace(notes=(note, *notes))
+
+
+def usual_nodes(device: Device, devices: int) -> Topology | None:
+    """Return the usual computers that so many devices are in; None where one is enough, or none is known."""
+    computer = usual_computer(device.id)
+    if computer is None or computer.between is None or devices <= computer.devices_per_node:
+        return None
+    topology = computer.topology(devices)
+    return msgspec.structs.replace(topology, assumptions=(computer.name, *topology.assumptions))
 
 
 def find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, Price | None]:

@@ -13,7 +13,8 @@ def check_nodes(topology: Topology, devices: int, attention_data: int = 1) -> No
     if devices // attention_data > topology.devices_per_node:
         groups = f", in {attention_data} groups of `--attention-data-parallel`" if attention_data > 1 else ""
         raise BadValue(
-            f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {devices}{groups})"
+            f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {devices}{groups}): divide "
+            "the blocks into stages with `--pipeline`, or give the `--link` that joins all of them"
         )
 
 

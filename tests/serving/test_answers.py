@@ -262,7 +262,10 @@ def test_advice_divides_attention_only_where_keys_and_values_would_be_stored_sev
     ("network", "question", "message"),
     [
         ("qwen3-30b-a3b", {"tensor": 4, "expert_parallel": 3}, "`--expert-parallel` must divide the 4 devices"),
-        ("mixtral-8x7b", {"tensor": 16, "expert_parallel": 16}, "16 does not divide the 8 experts of mixtral-8x7b"),
+        # A DGX H200 has eight: 16 are in two, which NVLink does not join.
+        ("llama-3.1-70b", {"tensor": 16}, r"must be <= 8, the devices per node \(got 16\): divide the blocks"),
+        ("mixtral-8x7b", {"tensor": 16, "expert_parallel": 16, "link": "infiniband-ndr"},
+         "16 does not divide the 8 experts of mixtral-8x7b"),
         ("llama-3-8b", {"tensor": 2, "expert_parallel": 2}, "needs a mixture of experts; llama-3-8b is not one"),
         ("qwen3-30b-a3b", {"expert_parallel": 0}, "`--expert-parallel` must be an integer >= 1"),
         ("qwen3-30b-a3b", {"tensor": 4, "attention_data_parallel": 3},
@@ -323,3 +326,14 @@ def test_fewer_users_than_replicas_leave_the_others_idle() -> None:
     assert idle.figures["usd_per_million_output_tokens"].value == pytest.approx(
         4 * busy.figures["usd_per_million_output_tokens"].value
     )
+
+
+def test_experts_on_several_nodes_exchange_tokens_over_the_network() -> None:
+    """Sixteen H200 are in two computers of eight, which InfiniBand joins, not NVLink."""
+    division = {"tensor": 16, "expert_parallel": 16, "attention_data_parallel": 16}
+    question = {"gpu": "h200", "precision": "fp8", "rate": 1, "num_requests": 10, **division}
+    assumed = pl.serve("deepseek-v3", **question)
+    assert "assumed: NVIDIA DGX H200" in assumed.model
+    assert assumed.figures == pl.serve("deepseek-v3", platform="dgx-h200", workers=16, **question).figures
+    joined = pl.serve("deepseek-v3", link="nvlink4-x18", **question)
+    assert joined.latencies["tpot_s"]["p50"].value < assumed.latencies["tpot_s"]["p50"].value
