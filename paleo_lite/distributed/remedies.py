@@ -31,10 +31,18 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
     """Return the note that says which changes of a step, alone or two together, make it fit, the fastest first."""
     available_bytes = usable_bytes(job.machine.device)
     config = settings.parallel or ParallelConfig()
-    changes = list(_possible_changes(job, config, topology))
-    pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
+    changes = list(_possible_changes(job, config, topology, global_batch))
+    pairs = [
+        (change, other)
+        for index, change in enumerate(changes)
+        for other in changes[index + 1 :]
+        if change.parallel.keys() != other.parallel.keys() or not change.parallel
+    ]
     tried: list[tuple[float, float, str]] = []
+    enough: set[str] = set()  # options that need no other one
     for together in [*((change,) for change in changes), *pairs]:
+        if any(change.option in enough for change in together):
+            continue
         parallel = {name: value for change in together for name, value in change.parallel.items()}
         options = {name: value for change in together for name, value in change.training.items()}
         try:
@@ -49,6 +57,8 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
         if step.memory_bytes is not None:
             name = " ".join(change.option for change in together)
             tried.append((float(step.time_s), float(step.memory_bytes), name))
+            if step.memory_bytes <= available_bytes:
+                enough.add(name)
     fitting = sorted(attempt for attempt in tried if attempt[1] <= available_bytes)
     if fitting:
         shown = [
@@ -60,12 +70,12 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
     if tried:
         least = f" (the least is {format_si(min(memory for _, memory, _ in tried), 'B', 3)})"
     return (
-        "it does not fit with any two of recomputation, sharding, tensor parallelism and offloading: use more "
-        f"devices{least}"
+        "it does not fit with any two of smaller micro-batches, recomputation, sharding, tensor parallelism and "
+        f"offloading: use more devices{least}"
     )
 
 
-def _possible_changes(job: Job, config: ParallelConfig, topology: Topology) -> Iterator[_Change]:
+def _possible_changes(job: Job, config: ParallelConfig, topology: Topology, global_batch: int) -> Iterator[_Change]:
     """Yield the changes that a run does not have yet."""
     workers, node = topology.workers, topology.devices_per_node
     if config.recompute not in ("full", "offload"):
@@ -79,5 +89,12 @@ def _possible_changes(job: Job, config: ParallelConfig, topology: Topology) -> I
             {"tensor": tensor, "sequence_parallel": True},
             {},
         )
+    micro_batch = config.micro_batch_size
+    if config.micro_batches:  # their number is given, and not their size
+        replicas = max(workers // (config.tensor * config.pipeline * config.context), 1)
+        micro_batch = global_batch // (replicas * config.micro_batches)
+    while micro_batch > 1:
+        micro_batch //= 2
+        yield _Change(f"--micro-batch {micro_batch}", {"micro_batch_size": micro_batch, "micro_batches": 0}, {})
     if job.workload.options.offload == "none":
         yield _Change("--offload cpu", {}, {"offload": "cpu"})

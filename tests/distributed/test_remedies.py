@@ -23,6 +23,16 @@ def test_the_note_names_changes_that_do_fit() -> None:
     assert f"({row.memory_bytes / 1e9:.1f} GB" in note
 
 
+def test_one_device_that_takes_its_batch_at_once_is_told_of_micro_batches() -> None:
+    question = {"gpu": "rtx4090", "precision": "bf16", "lora": 16, "weights": "int4", "sequence_length": 1024,
+                "global_batch_size": 16, "workers": 1, "recompute": "full"}  # fmt: skip
+    notes = pl.train("llama-3.1-8b", **question).rows[-1].notes
+    (note,) = [note for note in notes if note.startswith("fits with `--micro-batch 8` (")]
+    (row,) = pl.train("llama-3.1-8b", **question, micro_batch=8).rows
+    assert row.fits and f"({row.memory_bytes / 1e9:.1f} GB" in note
+    assert "`--micro-batch 8 " not in note  # which needs no other option
+
+
 def test_a_run_that_fits_has_no_such_note() -> None:
     assert _remedies(workers=8, strategy="full-shard", tensor=8, communication="sequence-parallel=yes") == []
 
