@@ -107,7 +107,8 @@ class ClusterRequest(msgspec.Struct, frozen=True):
             return topology
         if not counts:
             raise BadValue(
-                "several devices need their number: `--workers`, such as 8 or 1,2,4,...,128, or a `--topology`"
+                "options of several devices need their number: give `--workers`, such as 1, 8 or 1,2,4,...,128, or a "
+                "`--topology`"
             )
         if self.link is not None:
             name, assumed = link_inside_nodes(self.link, device)

@@ -51,12 +51,14 @@ def serving_page(serving: Serving, **options: Any) -> Document:
         at_most = _show(figures["saturation_requests_per_s"], format_number)
         overload = f"OVERLOADED, at most {at_most} requests/s are answered and the queue grows: "
     refused = f"REFUSES {format_percent(serving.refused_share)} of the requests: " if serving.refused_share else ""
+    per_token = ""
+    if latencies["tpot_s"]["p50"].value is not None:  # an answer of one token has no next one
+        per_token = f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "
     title = (
         f"{_describe_shortage(serving)}{overload}{refused}{serving.network} on {_describe_devices(serving)}, "
         f"{_describe_formats(serving)}, {serving.engine}, {serving.traffic}: "
         f"time to first token {_show(latencies['ttft_s']['p50'], format_time_short)}, "
-        f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "
-        f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"
+        f"{per_token}{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"
     )
     content: list[Any] = [_latency_table(serving), _figure_table(serving)]
     if serving.classes is not None:

@@ -274,6 +274,11 @@ def generate_traffic(
     """
     if (rate_per_s is None) == (concurrency is None):
         raise BadValue("give exactly one of `--rate` and `--concurrency`, or `--requests` with a trace")
+    if concurrency is not None and count == REQUESTS_PER_USER * concurrency > MAX_REQUESTS:
+        raise BadValue(
+            f"{concurrency:,} users with {REQUESTS_PER_USER} requests each send more than {MAX_REQUESTS:,}: give fewer "
+            "users, or `--num-requests`"
+        )
     check_integer("`--num-requests`", count, 1, MAX_REQUESTS)
     if arrivals not in ARRIVALS:
         raise BadValue(f"`--arrivals` must be {' or '.join(ARRIVALS)} (got {arrivals!r})")

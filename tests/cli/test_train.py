@@ -109,7 +109,7 @@ def test_paleo_s_answer_comes_in_the_same_columns():
             ("--workers", "2", "--time-model", "paleo", "--communication", "overlap=no"),
             "PALEO has no `--communication overlap`",
         ),
-        ((), "several devices need their number: `--workers`"),
+        ((), "options of several devices need their number: give `--workers`"),
         (
             ("--workers", "2", "--schedule", "micro-batches=4"),
             "`--schedule micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, not data: leave it out",

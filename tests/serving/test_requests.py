@@ -176,3 +176,8 @@ def test_a_trace_with_one_number_outside_its_range_is_refused(tmp_path: Path, li
     path.write_text(f"arrival_s,input_tokens,output_tokens\n{line}\n")
     with pytest.raises(BadFile, match="arrival_s must be finite and both numbers of tokens >= 1"):
         read_trace(path)
+
+
+def test_more_users_than_requests_are_simulated_of_get_one_sentence():
+    with pytest.raises(BadValue, match="1,000,000 users with 10 requests each send more than 2,000,000: give fewer"):
+        generate_traffic(Lengths(10), Lengths(100), count=10_000_000, concurrency=1_000_000)
