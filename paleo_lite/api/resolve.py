@@ -211,6 +211,8 @@ def resolve_network(
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
+        if not callable(network):
+            raise BadValue(f"a network is a name, a path, a module of PyTorch or a Network (got {network!r})")
         from ..architectures.inputs import read_input
         from ..architectures.sequence_lengths import trace_inputs
 

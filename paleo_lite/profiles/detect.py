@@ -173,7 +173,9 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
         for file in files:
             by_resolved.setdefault(file.resolve(), file)
     if not by_resolved:
-        raise BadValue(f"no files in {', '.join(map(str, paths)) or 'nothing'}")
+        raise BadValue(
+            f"no files in {', '.join(map(str, paths))}" if paths else "no files are given: name profiles or folders"
+        )
     return list(by_resolved.values())
 
 

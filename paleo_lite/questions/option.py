@@ -163,9 +163,11 @@ class Options:
         record: Any = type(self)
         parameters, declared = _parameters_by_name(record), options_of(record)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            if field.name not in parameters:
-                continue
             value = getattr(self, field.name)
+            if field.name not in parameters:
+                if isinstance(value, Path):  # a network is named by its path
+                    object.__setattr__(self, field.name, str(value))
+                continue
             if value is None:
                 object.__setattr__(self, field.name, field.default)  # not given
             elif value is not field.default:
@@ -195,6 +197,10 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
     """Return a value as the command line would convert it; objects such as a `Device` are kept."""
     if parameter.is_flag:
         return bool(value)
+    if callable(getattr(value, "tolist", None)):  # an array or a number of NumPy
+        value = value.tolist()
+    if isinstance(value, (set, frozenset, bytes, bytearray, Iterator)):
+        raise BadValue(f"`{documented_name(parameter)}` takes a value or a list of values (got {value!r})")
     if isinstance(value, (list, tuple)) and not value and not declared.is_repeatable:
         raise BadValue(f"`{documented_name(parameter)}` has no value: give one, or leave it out")
     if isinstance(value, bool) and declared.bare is not None:

@@ -14,11 +14,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
 from paleo_lite.cli import main
+from paleo_lite.errors import BadValue, PaleoError
 from paleo_lite.questions.kind import KINDS, find_kind
 from paleo_lite.questions.option import documented_spelling, options_of
 
@@ -333,3 +335,20 @@ def test_help_shows_the_option_of_an_everyday_question(asked: dict[str, str]) ->
 
 def test_the_everyday_questions_are_thirty_of_different_threads() -> None:
     assert len(EVERYDAY) == 30 and len({asked["source"] for asked in EVERYDAY}) == 30
+
+
+@pytest.mark.parametrize(
+    "options", [{"gpu": {"t4"}}, {"gpu": b"t4"}, {"gpu": (name for name in ["t4"])}], ids=["set", "bytes", "generator"]
+)
+def test_values_of_other_types_get_one_sentence(options: dict[str, Any]) -> None:
+    with pytest.raises(BadValue, match="`--gpu` takes a value or a list of values"):
+        pl.predict("alexnet", **options)
+
+
+def test_arrays_are_several_values_and_paths_name_networks(tmp_path: Path) -> None:
+    several = pl.predict("alexnet", gpu="t4", batch_size=np.array([1, 2]))
+    assert [row["batch_size"] for row in several.rows] == [1, 2]
+    with pytest.raises(PaleoError, match=r"missing\.json: cannot be read"):
+        pl.predict(tmp_path / "missing.json", gpu="t4")
+    with pytest.raises(BadValue, match="a network is a name, a path, a module of PyTorch or a Network"):
+        pl.predict({"alexnet": 1}, gpu="t4")
