@@ -14,6 +14,7 @@ from ..result import Result
 from ..text import format_plural
 from ..timing import Prediction
 from ..timing.models import Terms
+from ..units import format_si
 from .by_operation import PROFILE_PASSES, OperationRow, compare_operations, product_sizes
 from .ppp import AT_PEAK
 
@@ -77,6 +78,10 @@ class ComparisonRow(msgspec.Struct, frozen=True):
         }
 
 
+IMPLAUSIBLE = 1.5
+"""Factor below the bound from which a measured time is another computation's: clocks are at most a fifth higher."""
+
+
 class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
     """Comparison of a prediction with measured times, per iteration."""
 
@@ -114,6 +119,13 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
             f"measured: medians over {iterations}, summed over kernels; the first "
             "iteration (autotuning) and irregular ones are left out"
         ]
+        bound_s = self.prediction.bound_s
+        if bound_s is not None and self.measured_s < bound_s / IMPLAUSIBLE:
+            notes.insert(
+                0,
+                f"the data sheet allows no less than {format_si(bound_s, 's')} for {self.prediction.network}: the "
+                "profile is of another network, batch or device, or of a part of an iteration",
+            )
         if not measured.has_ops:
             notes.append(
                 "the profile does not name operations: matrix products of convolutions and linear layers are one kind"

@@ -41,6 +41,14 @@ def test_kinds_meet_and_totals_hold(alexnet):
     assert beside.kinds[0].name == "convolution"  # they differ most there
 
 
+def test_a_profile_of_something_else_is_faster_than_the_data_sheet_allows(alexnet):
+    def doubts(seconds: float) -> bool:
+        notes = compare_with_profile("run", measured({("convolution", "forward"): seconds}), alexnet).notes
+        return any("the data sheet allows no less than" in note for note in notes)
+
+    assert doubts(alexnet.bound_s / 10) and not doubts(alexnet.bound_s * 0.9)
+
+
 def test_without_operations_matrix_products_are_one(alexnet):
     seconds = {("convolution", "forward"): 0.5, ("gemm", "forward"): 0.25}
     beside = compare_with_profile("run", measured(seconds, has_ops=False), alexnet)
