@@ -368,11 +368,13 @@ def test_formulas_page_names_existing_code():
 FOREIGN_OPTIONS = {
     # Servers, clients and trainers
     "--append-result", "--enable-dp-attention", "--enable-expert-parallel", "--enable-priority-scheduling",
-    "--max-loras", "--max-loras-per-batch", "--model-path", "--moe-flex-dispatcher-backend", "--num-scheduler-steps",
+    "--max-loras", "--max-loras-per-batch", "--max-queued-requests", "--model-path", "--moe-flex-dispatcher-backend",
+    "--num-scheduler-steps",
     "--parallel", "--pipeline-model-parallel-layout", "--pp", "--recompute-modules", "--save-result",
     "--scheduler-recv-interval", "--scheduling-policy",
     # Profilers and what prints their output
-    "--csv", "--hip-trace", "--id", "--kernel-trace", "--label", "--memory-copy-trace", "--metrics", "--output-format",
+    "--csv", "--device-timing", "--hip-trace", "--id", "--kernel-trace", "--label", "--memory-copy-trace", "--metrics",
+    "--output-format",
     "--page", "--print-gpu-trace", "--query-gpu", "--stats", "--summary", "--timestamps", "--type",
     # PALEO's own, pip, and the scripts of this repository
     "--networks", "--per-family",

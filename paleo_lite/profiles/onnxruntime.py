@@ -127,7 +127,7 @@ def _node_row(path: Path, event: _SessionEvent, args: _NodeArgs, run: int) -> di
         "calls": 1,
         "flops": _flops(args.op_name, inputs, outputs),
         "bytes": None if sizes is None else float(sum(sizes)),
-        "thread": event.tid,
+        "thread": event.tid if 0 <= event.tid < 2**63 else None,
         "params": ";".join(",".join(map(str, shape)) for shape in inputs) or None,
         "step": f"run {run}",
     }

@@ -86,9 +86,9 @@ def test_user_settings_stay() -> None:
 def test_links_measured_elsewhere_vary_between_clusters() -> None:
     link = link_rate("pcie3-x16")
     machine, _ = PRIOR.cluster_at(ClusterScores(*[WORST] * 4), flat_topology(link, 8), Settings())
-    assert float(machine.between.ppp_for(4)) == pytest.approx(float(link.ppp_for(4)) / 2)
+    assert float(machine.inside.ppp_for(4)) == pytest.approx(float(link.ppp_for(4)) / 2)
     assert (
-        PRIOR.cluster_at(ClusterScores(*[EXPECTED] * 4), flat_topology(link, 8), Settings())[0].between.ppp_at
+        PRIOR.cluster_at(ClusterScores(*[EXPECTED] * 4), flat_topology(link, 8), Settings())[0].inside.ppp_at
         == link.ppp_at
     )
 
@@ -98,7 +98,7 @@ def test_the_data_sheet_case_has_full_bandwidth() -> None:
     machine, settings = data_sheet_case(
         flat_topology(link, 8), Settings(slowdown=0.2, overlap_efficiency=0.1, interference=1)
     )
-    assert machine.between == LinkRate("pcie3-x16", link.bandwidth_bytes_per_s)
+    assert machine.inside == LinkRate("pcie3-x16", link.bandwidth_bytes_per_s)
     assert settings == Settings()
 
 

@@ -260,7 +260,7 @@ def test_advice_compares_every_power_of_two():
         ({"workers": 3}, "--tensor 3 does not divide the 32 attention heads of llama-2-7b"),
         (
             {"workers": 8, "settings": Settings(parallel=ParallelConfig(3))},
-            r"`--tensor` must divide the 8 workers \(got 3\)",
+            r"`--tensor 3` times `--pipeline 1` must divide the number of workers, .* \(got 8\)",
         ),
         (
             {"workers": 8, "settings": Settings(parallel=ParallelConfig(4))},
