@@ -169,12 +169,16 @@ _PRICES_AT_MOST = 6
 
 def _prices_of(comparison: Comparison) -> str:
     """Return the prices that the costs are computed from, and whether they are of different clouds."""
-    rents = {answer.device.id: answer.device.rent for answer in comparison.answers if answer.device.rent is not None}
-    clouds = {rent.cloud for rent in rents.values()}
+    rents = dict.fromkeys(
+        (answer.device.id, answer.device.rent.usd_per_h, answer.device.rent.cloud)
+        for answer in comparison.answers
+        if answer.device.rent is not None
+    )
+    clouds = {cloud for _, _, cloud in rents}
     differ = " of different clouds" if len(clouds) > 1 else ""
     if len(rents) > _PRICES_AT_MOST:
         return f"the recorded prices per hour{differ} (paleo-lite hardware show)"
-    named = [f"{gpu} {rent.usd_per_h:g}{f' ({rent.cloud})' if rent.cloud else ''}" for gpu, rent in rents.items()]
+    named = [f"{gpu} {usd_per_h:g}{f' ({cloud})' if cloud else ''}" for gpu, usd_per_h, cloud in rents]
     return f"prices per hour{differ}: {', '.join(named)} USD"
 
 

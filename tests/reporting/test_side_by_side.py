@@ -11,6 +11,8 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
+from paleo_lite.machines import find_device
+from paleo_lite.machines.prices import prices_of
 from paleo_lite.reporting.side_by_side import comparison_table, describe_bounds, side_by_side_page, time_shares_by_bound
 from paleo_lite.reporting.terminal import fit_columns
 from paleo_lite.sweeps.comparison import Comparison
@@ -127,3 +129,11 @@ def test_decoding_is_compared_in_tokens():
     assert dict(decode.facts)["speed-up"].startswith("ratio of tokens/s to llama-3-8b on h100-sxm")
     both = pl.predict("llama-3-8b", phase=["decode", "prefill"], **asked).document()
     assert "samples\nper s" in [column.title for column in both.tables[0].columns]
+
+
+def test_prices_of_each_cloud_are_named():
+    compared = pl.predict("alexnet", gpu="h100-sxm", price=["aws", "gcp"])
+    facts = dict(compared.document().facts)
+    listed = {price.cloud: price.usd_per_h for price in prices_of(find_device("h100-sxm"))}
+    for cloud in ("AWS", "Google Cloud"):
+        assert f"h100-sxm {listed[cloud]:g} ({cloud})" in facts["USD per million"]
