@@ -245,6 +245,8 @@ def answer_efficiency(question: EfficiencyQuestion) -> Efficiency:
     Raise PaleoError for a malformed profile, or an unknown device, column or precision.
     """
     require(*PROFILE_READER)
+    if not question.keep_going:
+        _refuse_result_file(question.paths)
     from ..profile_analysis.analysis import measure_efficiency
     from ..profile_analysis.one_file import ReadOptions
 
@@ -305,6 +307,7 @@ def answer_kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     Raise PaleoError for a malformed profile, or an unknown device or precision.
     """
     require(*PROFILE_READER)
+    _refuse_result_file(question.paths)
     from ..profile_analysis.contradictions import device_warnings, find_contradictions, gather_evidence
     from ..profile_analysis.host import report_host
     from ..profile_analysis.kernels import mark_device_conflict, report_kernels
@@ -408,6 +411,26 @@ def _check_is_profile(path: Path) -> None:
         open_profile(path)
     except UnknownFormat:
         recognise(path)  # raises UnknownFormat with the formats that there are
+
+
+def _refuse_result_file(paths: Paths) -> None:
+    """Raise UnknownFormat if the first file is what a benchmark wrote, and no profile."""
+    from ..profiles.detect import open_profile
+    from ..result_files.detect import recognise
+
+    first = next(iter(to_paths(paths)), None)
+    if first is None or not file_exists(first, Path.is_file):
+        return
+    try:
+        open_profile(first)
+    except UnknownFormat as no_profile:
+        try:
+            result = recognise(first)
+        except UnknownFormat:
+            raise no_profile from None
+        raise UnknownFormat(
+            f"{first}: not a profile, but a result file of {result.tool}: `paleo-lite measurements` reads it"
+        ) from None
 
 
 def _recorded_facts(question: ComparisonQuestion) -> dict[str, Any]:

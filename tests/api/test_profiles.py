@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, UnknownFormat
+from result_samples import SAMPLES
 
 pytest.importorskip("pyarrow")
 
@@ -38,3 +41,11 @@ def test_prediction_is_compared_with_a_single_profile() -> None:
         pl.compare("a.parquet", "b.parquet", gpu="k40m")
     with pytest.raises(BadValue, match="needs two profiles"):
         pl.compare("a.parquet")
+
+
+@pytest.mark.parametrize("analyse", [pl.efficiency, pl.kernels])
+def test_a_result_file_is_told_from_a_profile(tmp_path: Path, analyse: Callable[[Path], object]) -> None:
+    path = tmp_path / "operators.txt"
+    path.write_text(next(sample.text for sample in SAMPLES if sample.format == "ggml-operators"))
+    with pytest.raises(UnknownFormat, match="a result file of ggml's test-backend-ops: `paleo-lite meas"):
+        analyse(path)
