@@ -115,7 +115,8 @@ def test_devices_that_hold_the_same_heads_all_send_them() -> None:
     """Llama 3 8B has 8 heads of keys and values: 16 devices hold each of them twice, so that none sends less."""
     seconds = []
     for tensor in (4, 8, 16):
-        answer = pl.serve("llama-3.1-8b", **COMMON | {"input_tokens": 50_000}, rate=1, prefill_pool=f"tensor={tensor}")
+        pool = f"tensor={tensor},link=nvlink4-x18"  # all on one switch
+        answer = pl.serve("llama-3.1-8b", **COMMON | {"input_tokens": 50_000}, rate=1, prefill_pool=pool)
         assert answer.prefill_pool is not None
         seconds.append(answer.prefill_pool.transfer_s - SERVERS["vllm"].handover_s)
     assert seconds[0] == pytest.approx(2 * seconds[1], rel=0.02)
