@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..distributed.platforms import Computer, usual_computer
+from ..distributed.platforms import usual_computer
 from ..engines.kernel_formats import has_constants
 from ..engines.placed import possible_divisions
 from ..errors import BadValue
-from ..files import to_paths
 from ..formats import FORMATS
-from ..machines import Device, find_device
+from ..machines import Device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
 from ..serving.answers import Serving, answer
 from ..serving.candidates import Candidate, Criteria, DeploymentAdvice, prices_of, published_drafts
@@ -177,10 +176,10 @@ def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tup
     prefill = None
     if chosen.prefill is not None:
         pool = chosen.prefill
-        own = on_nodes(deployments, find_device(pool.gpu, to_paths(deployments.hardware_files)), pool.tensor)
-        prefill = own.with_speculation(Speculation()).make(pool.gpu, pool.division, weights, replicas=pool.replicas)
+        prefill = deployments.with_speculation(Speculation()).make(
+            pool.gpu, pool.division, weights, replicas=pool.replicas
+        )
     drafting = deployments if chosen.draft is None else deployments.with_speculation(chosen.draft.speculation)
-    drafting = on_nodes(drafting, find_device(chosen.gpu, to_paths(deployments.hardware_files)), chosen.tensor)
     deployment = drafting.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas, prefill=prefill)
     limited = deployment.with_sequences(chosen.batch_limit)
     if demand.rate_per_s is None and demand.concurrency is None:
@@ -213,13 +212,13 @@ def _wide_attempts(deployments: Deployments, devices: Sequence[Device], given: G
         return {}
     attempts: Attempts = {}
     for device in devices if deployments.decoder.is_mixture else ():
-        has_nodes = deployments.link is None and (deployments.topology is not None or usual_nodes(device) is not None)
+        has_nodes = deployments.link is None and (deployments.topology is not None or _has_usual_network(device))
         if not (has_nodes and has_constants(device)):
             continue
         for degree in WIDE_DEGREES:
             if workers is None or degree <= workers:
                 attempts |= _attempts(
-                    on_nodes(deployments, device, degree),
+                    deployments,
                     device,
                     [Division(degree, 1, degree, degree)],
                     _formats_to_try(given.weights, deployments, device),
@@ -227,18 +226,10 @@ def _wide_attempts(deployments: Deployments, devices: Sequence[Device], given: G
     return attempts
 
 
-def usual_nodes(device: Device) -> Computer | None:
-    """Return the usual computer of a device, if its network is on record."""
+def _has_usual_network(device: Device) -> bool:
+    """Return whether the network that joins the usual computers of a device is on record."""
     computer = usual_computer(device.id)
-    return computer if computer is not None and computer.between is not None else None
-
-
-def on_nodes(deployments: Deployments, device: Device, tensor: int) -> Deployments:
-    """Return the deployments in the usual computers of a device, where the question names none and one is too small."""
-    computer = usual_nodes(device)
-    if tensor <= TENSOR_DEGREES[-1] or deployments.topology is not None or deployments.link or computer is None:
-        return deployments
-    return msgspec.structs.replace(deployments, topology=computer.topology(tensor))
+    return computer is not None and computer.between is not None
 
 
 def _untried_notes(deployments: Deployments, given: Given, devices: int | None) -> list[str]:
@@ -246,16 +237,12 @@ def _untried_notes(deployments: Deployments, given: Given, devices: int | None) 
     wider = 2 * TENSOR_DEGREES[-1]
     if given.tensor is not None or not deployments.decoder.is_mixture or (devices is not None and devices < wider):
         return []
-    if given.divides_experts_or_attention or given.pipeline not in (None, 1):
+    if given.divides_experts_or_attention or given.pipeline not in (None, 1) or deployments.link is None:
         return []
-    return (
-        []
-        if deployments.link is None
-        else [
-            f"experts divided among more than {TENSOR_DEGREES[-1]} devices were not tried: leave `--link` out, or give "
-            "`--platform`"
-        ]
-    )
+    return [
+        f"experts divided among more than {TENSOR_DEGREES[-1]} devices were not tried: leave `--link` out, or give "
+        "`--platform`"
+    ]
 
 
 def _tensor_degrees(given: Given, deployments: Deployments) -> tuple[int, ...]:

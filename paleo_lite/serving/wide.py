@@ -126,7 +126,7 @@ def _cost(estimate: WideEstimate, demand: Demand, criteria: Criteria) -> float:
 
 
 def _cost_of(candidate: Candidate, demand: Demand, pool: PoolEstimate) -> float:
-    """Return the same of a candidate that was simulated."""
+    """Return the cost of a candidate that was simulated, in the unit of `_cost`."""
     if demand.finite_rate_per_s is None:
         tokens_per_s = candidate.tokens_per_s_per_gpu * candidate.devices
         answer_tokens = float(pool.sample.output_tokens.mean())
