@@ -16,7 +16,14 @@ COUNTERS = {
 }
 """Clause about the counters of a vendor's devices."""
 
-_FORMATS = {"ascend": "Huawei", "rocprof": "AMD", "rocpd": "AMD", "vtune": "Intel", "xla": "Google"}
+_FORMATS = {
+    "ascend": "Huawei",
+    "rocprof": "AMD",
+    "rocpd": "AMD",
+    "unitrace": "Intel",
+    "vtune": "Intel",
+    "xla": "Google",
+}
 """Vendors whose devices a profiler is of, by the first letters of its formats; others are taken to be NVIDIA's."""
 
 

@@ -132,11 +132,21 @@ Step Id,Device_id,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Ti
 """
 
 
+UNITRACE = """\
+=== Device Timing Summary ===
+  Kernel,  Calls,  Time (ns),  Time (%),  Average (ns),  Min (ns),  Max (ns)
+    GEMM,      4,  172104499,     97.15,      43026124,  42814000,  43484166
+"""
+
+
 def test_the_counters_of_a_vendor_are_those_of_its_profiler(tmp_path, profile):
     path = tmp_path / "kernel_details.csv"
     path.write_text(ASCEND)
     shown = run("kernels", path, width=200).stdout
     assert "`msprof --ai-core=on --aic-metrics=PipeUtilization python train.py` measures them" in shown
+    printed = tmp_path / "unitrace.txt"
+    printed.write_text(UNITRACE)
+    assert "`vtune -collect gpu-hotspots -- python train.py` measures them" in run("kernels", printed, width=200).stdout
     assert "--next-command" not in shown
     refused = run("kernels", path, "--next-command", "ncu")
     assert refused.exit_code == 2
