@@ -32,12 +32,8 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
     available_bytes = usable_bytes(job.machine.device)
     config = settings.parallel or ParallelConfig()
     changes = list(_possible_changes(job, config, topology, global_batch))
-    pairs = [
-        (change, other)
-        for index, change in enumerate(changes)
-        for other in changes[index + 1 :]
-        if change.parallel.keys() != other.parallel.keys() or not change.parallel
-    ]
+    pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
+    pairs = [(change, other) for change, other in pairs if not change.parallel.keys() & other.parallel.keys()]
     tried: list[tuple[float, float, str]] = []
     enough: set[str] = set()  # options that need no other one
     for together in [*((change,) for change in changes), *pairs]:

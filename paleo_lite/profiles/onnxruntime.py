@@ -24,7 +24,7 @@ from .lines import gpu_category, quoted
 from .table import LATEST_NS, batches_of
 
 HEAD = re.compile(rb'(?:\xef\xbb\xbf)?\s*\[\s*\{\s*"cat"\s*:\s*"(?:Session|Node)"\s*,')
-"""Pattern of the begin of these profiles."""
+"""Pattern of the beginning of these profiles."""
 
 _CALL = "_kernel_time"
 _CPU_PROVIDERS = ("CPUExecutionProvider", "DnnlExecutionProvider", "XnnpackExecutionProvider", "ACLExecutionProvider")

@@ -49,7 +49,7 @@ _AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
 _TRAINED = ("devices", "global_batch_size", "sequence_length")
 _SIDECAR_BYTES = 2**16
 _CALIBRATION = re.compile(rb"^format = \d+$", re.MULTILINE)
-"""Line near the begin of every calibration; no fact of a sidecar is called so."""
+"""Line near the beginning of every calibration; no fact of a sidecar is called so."""
 _CALIBRATION_HEAD = 4096
 
 _GPU_WORDS = re.compile(
@@ -93,12 +93,12 @@ def _stated(findings: Findings, name: str) -> dict[str, list[Any]]:
     """Return what a file states of a fact, by where it does: in its configuration, in its rows and in its name."""
     how = findings.guessed.get(name)
     in_configuration = "the file records" if how is None else f"{how} suggests"
-    found: dict[str, list[Any]] = {
+    statements: dict[str, list[Any]] = {
         in_configuration: [findings.configuration.get(name)],
         "rows record": list(dict.fromkeys(reading.values.get(name) for reading in findings.readings)),
         "the name of the file suggests": [find_gpu(findings.path.stem)[0]] if name == "gpu" else [],
     }
-    return {where: [value for value in values if value not in (None, "")] for where, values in found.items()}
+    return {where: [value for value in values if value not in (None, "")] for where, values in statements.items()}
 
 
 def is_same(name: str, recorded: Any, value: Any) -> bool:

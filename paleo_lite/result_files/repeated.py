@@ -39,15 +39,15 @@ def repeated_rows(files: Sequence[Findings]) -> Iterator[Repeated]:
     first: dict[int, int] = {}  # number of the first file with a row
     sizes: list[int] = []
     for number, findings in enumerate(files):
-        own = set(map(_fingerprint, findings.readings))
-        sizes.append(len(own))
+        fingerprints_of_file = set(map(_fingerprint, findings.readings))
+        sizes.append(len(fingerprints_of_file))
         common: dict[int, set[int]] = defaultdict(set)
-        for fingerprint in own:
+        for fingerprint in fingerprints_of_file:
             earlier = first.setdefault(fingerprint, number)
             if earlier < number:
                 common[earlier].add(fingerprint)
         for earlier, fingerprints in sorted(common.items()):
-            if len(fingerprints) >= LEAST_COMMON * min(len(own), sizes[earlier]):
+            if len(fingerprints) >= LEAST_COMMON * min(sizes[number], sizes[earlier]):
                 yield Repeated(findings, files[earlier], fingerprints)
 
 
@@ -59,9 +59,9 @@ def note_repeated_rows(files: Sequence[Findings]) -> None:
 
 def leave_out_repeated_rows(files: Sequence[Findings]) -> list[str]:
     """Leave out the rows that an earlier file has; return a sentence about each file that had some."""
-    found = list(repeated_rows(files))
-    sentences = [f"{one.findings.name}: {one.description}, and count once" for one in found]
-    for findings, _, fingerprints in found:
+    repetitions = list(repeated_rows(files))
+    sentences = [f"{repeated.findings.name}: {repeated.description}, and count once" for repeated in repetitions]
+    for findings, _, fingerprints in repetitions:
         findings.readings = [row for row in findings.readings if _fingerprint(row) not in fingerprints]
     return sentences
 
