@@ -29,7 +29,7 @@ from .figures import (
 )
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch, to_launch
-from .notes import mean_context, notes_of
+from .notes import mean_context, notes_of, short_run_notes
 from .outcomes import request_latencies, share_within, summarize
 from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
@@ -256,6 +256,8 @@ def answer(
     timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
     all_notes = notes_of(prepared, traffic, expected.figures, notes)
+    if deployment.admission is not None:
+        all_notes += short_run_notes(traffic, expected.latencies["latency_s"]["p50"])
     launchable = to_launch(prepared, traffic)
     launched = launch(launchable)
     all_notes += launched.notes

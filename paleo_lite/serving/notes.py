@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -74,6 +75,25 @@ def notes_of(
 
 LONG_ADAPTER_WAIT = 0.1
 """Share of the time in which requests wait for slots of adapters above which a note says so."""
+
+
+SETTLED = 10
+"""Multiple of the time of a median answer after which throughput no longer depends on the first requests."""
+
+
+def short_run_notes(traffic: Traffic, median_s: float | None) -> list[str]:
+    """Return a note where requests that may be refused arrive for too short a time; `median_s` is that of an answer.
+
+    Answers that begin together at first end together for some rounds.
+    """
+    arriving_s = float(traffic.arrival_s.max())
+    if median_s is None or not 0 < arriving_s < SETTLED * median_s:
+        return []
+    count = math.ceil(len(traffic) * SETTLED * median_s / arriving_s)
+    return [
+        f"requests arrive for {arriving_s:.3g} s, and an answer takes {median_s:.3g} s: throughput and the share that "
+        f"is refused are those of the first rounds; give `--num-requests {count}`, or more, for the long run"
+    ]
 
 
 def _adapter_notes(deployment: Deployment, figures: dict[str, float | None]) -> list[str]:

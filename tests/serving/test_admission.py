@@ -130,3 +130,12 @@ def test_what_is_not_modelled_with_admission_is_said(options: dict[str, Any], me
     asked = {"gpu": "h100-sxm", "engine": "sglang", "rate": 2, "num_requests": 20, "admission": "max-queued-requests=8"}
     with pytest.raises(BadValue, match=message):
         pl.serve("llama-3-8b", **{**asked, **options})
+
+
+def test_a_run_of_few_answers_says_how_many_requests_settle() -> None:
+    """The throughput of the first rounds is that of answers that began together."""
+    question: dict[str, Any] = {**SERVER, "rate": 100, "admission": {"max_queued_requests": 20}}
+    (note,) = [note for note in pl.serve("llama-3.1-8b", **question).notes if note.startswith("requests arrive for")]
+    count = int(note.partition("--num-requests ")[2].partition("`")[0])
+    longer = pl.serve("llama-3.1-8b", **{**question, "num_requests": 2 * count})
+    assert not [note for note in longer.notes if note.startswith("requests arrive for")]
