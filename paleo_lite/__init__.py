@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from .errors import PaleoError
     from .machines import Machine
     from .questions.diffusion import Diffusion, diffusion
+    from .questions.efficiency import efficiency
     from .questions.feeding import Feeding, feeding
     from .questions.gemm import MatrixProducts, gemm
+    from .questions.kernels import kernels, merge_traces, replay_operator
     from .questions.layers import Layers, layers, rule, trace
     from .questions.local import Local, local
     from .questions.predict import Predict, predict
-    from .questions.profiles import compare, efficiency, kernels, merge_traces, replay_operator
+    from .questions.profile_comparison import compare
     from .questions.report import report, report_profile
     from .questions.rl import rl
     from .questions.rl_options import Rl
@@ -124,26 +126,26 @@ _MODULES = {
     "best": "api.sweeps",
     "calibrate": "api.calibrations",
     "calibrations": "api.calibrations",
-    "compare": "questions.profiles",
+    "compare": "questions.profile_comparison",
     "devices": "api.catalogue",
     "diffusion": "questions.diffusion",
-    "efficiency": "questions.profiles",
+    "efficiency": "questions.efficiency",
     "export": "api.catalogue",
     "feeding": "questions.feeding",
     "gemm": "questions.gemm",
     "hardware": "api.catalogue",
-    "kernels": "questions.profiles",
-    "merge_traces": "questions.profiles",
-    "replay_operator": "questions.profiles",
+    "kernels": "questions.kernels",
     "layers": "questions.layers",
     "links": "api.catalogue",
     "local": "questions.local",
     "measure": "api.measuring",
     "measurements": "api.result_files",
+    "merge_traces": "questions.kernels",
     "network_names": "api.catalogue",
     "networks": "api.catalogue",
     "plot": "api.plotting",
     "predict": "questions.predict",
+    "replay_operator": "questions.kernels",
     "report": "questions.report",
     "report_profile": "questions.report",
     "rl": "questions.rl",

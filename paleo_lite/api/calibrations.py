@@ -46,7 +46,7 @@ from ..machines import Device, Machine, find_device
 from ..questions.kind import make_function
 from ..questions.measured import OF_RESULT_FILES, CalibrationQuestion, RecordedFacts, ValidationQuestion
 from ..questions.option import options_of
-from ..questions.profiles import PROFILE_READER
+from ..questions.profile_options import PROFILE_READER
 from ..questions.values import flatten
 from ..reporting.calibrations import calibrations_page
 from ..reporting.document import Document

@@ -264,7 +264,7 @@ def plot(
 
 def timeline(path: str | Path, *, slices: int = 500) -> Any:
     """Read the device activity over time from a profile, for the chart ``timeline``."""
-    from ..questions.profiles import PROFILE_READER
+    from ..questions.profile_options import PROFILE_READER
 
     require(*PROFILE_READER)
     from ..profile_analysis.timeline import read_timeline

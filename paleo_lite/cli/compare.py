@@ -9,7 +9,7 @@ import click
 
 from ..errors import BadValue
 from ..files import file_exists
-from ..questions.profiles import ComparisonQuestion, answer_comparison
+from ..questions.profile_comparison import ComparisonQuestion, answer_comparison
 from . import options
 from .answers import CommandResult, command, progress_of_long_answers
 

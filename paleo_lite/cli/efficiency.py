@@ -9,8 +9,8 @@ import click
 
 from ..errors import BadValue
 from ..files import to_paths
+from ..questions.efficiency import EfficiencyQuestion, answer_efficiency
 from ..questions.option import OutputOption
-from ..questions.profiles import EfficiencyQuestion, answer_efficiency
 from . import options
 from .answers import CommandResult, command, progress_of_long_answers
 

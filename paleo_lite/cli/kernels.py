@@ -9,9 +9,9 @@ import click
 
 from ..errors import BadValue
 from ..files import check_outputs
+from ..questions.kernels import KernelsQuestion, answer_kernels, merge_traces, replay_operator
 from ..questions.names import Names
 from ..questions.option import OutputOption
-from ..questions.profiles import KernelsQuestion, answer_kernels, merge_traces, replay_operator
 from . import options
 from .answers import CommandResult, command
 

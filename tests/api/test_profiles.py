@@ -1,6 +1,6 @@
 """Profiles through the Python face, by names that folders of the package have too.
 
-Tests: questions/profiles.py, questions/profiles.py.
+Tests: questions/profile_options.py, questions/efficiency.py, questions/kernels.py, questions/profile_comparison.py.
 """
 
 from __future__ import annotations

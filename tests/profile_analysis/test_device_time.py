@@ -10,13 +10,13 @@ import pytest
 
 from counted import MOST_WHEN_DOUBLED, counted, elements_of
 from measured import DATA
+from paleo_lite import efficiency
 from paleo_lite.profile_analysis.activity import CALL, COMMUNICATION, COMPUTE, EVENT, ActivityRecorder, Recording
 from paleo_lite.profile_analysis.collectives import list_collectives
 from paleo_lite.profile_analysis.critical_path import find_critical_path
 from paleo_lite.profile_analysis.device_time import break_down_time, launch_delays_ns, launch_statistics
 from paleo_lite.profile_analysis.one_file import analyse_file
 from paleo_lite.profiles.table import batch_of
-from paleo_lite.questions.profiles import efficiency
 from paleo_lite.reporting.terminal import format_table_lines
 
 NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "stream", "launch_ns")

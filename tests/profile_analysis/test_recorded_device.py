@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from measured import DATA
+from paleo_lite import compare, efficiency, kernels
 from paleo_lite.errors import BadValue
 from paleo_lite.profile_analysis.recorded_device import (
     RecordedGpu,
@@ -23,7 +24,6 @@ from paleo_lite.profile_analysis.recorded_device import (
     recorded_gpus,
 )
 from paleo_lite.profiles.detect import open_profile
-from paleo_lite.questions.profiles import compare, efficiency, kernels
 
 PROFILES = DATA / "profiles"
 QWEN = PROFILES / "tracelens_models" / "h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from measured import DATA
+from paleo_lite import efficiency
 from paleo_lite.profile_analysis.serving_steps import EngineStepRecorder, ServingStep, parse_annotation
 from paleo_lite.profiles.table import batch_of
-from paleo_lite.questions.profiles import efficiency
 
 SGLANG = DATA / "profiles" / "tracelens_models" / "inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"
 
