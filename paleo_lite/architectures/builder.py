@@ -65,8 +65,7 @@ class Builder:
         matrix: Matrix = "",  # what the layer's product gives its block, where its name does not say it
     ) -> Blob:
         """Append a layer and return its output."""
-        if len(self.layers) >= _MAX_LAYERS:
-            raise self.fail(name, f"more than {_MAX_LAYERS} layers")
+        self._check_room(name, 1)
         parameters = 0
         self._count_elements(name, output, output, weights)
         for shape in weights:
@@ -90,6 +89,15 @@ class Builder:
             )
         )
         return Blob(output, len(self.layers) - 1)
+
+    def extend(self, layers: Sequence[Layer]) -> None:
+        """Append finished layers, whose names no other layer has."""
+        self._check_room(layers[-1].name, len(layers))
+        self.layers += layers
+
+    def _check_room(self, name: str, count: int) -> None:
+        if len(self.layers) + count > _MAX_LAYERS:
+            raise self.fail(name, f"more than {_MAX_LAYERS} layers")
 
     def _count_elements(self, name: str, shape: Shape, output: Shape, weights: tuple[Shape, ...]) -> int:
         """Return the number of elements of a shape; raise for a layer with an invalid one."""

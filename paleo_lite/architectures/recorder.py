@@ -14,7 +14,7 @@ from torch.nn.modules import module as nn_module
 
 from ..counting import CONSTANT, INPUT, MATRIX_KINDS, Layer
 from ..counting.kinds import USER_MODULES
-from ..counting.layer import trace_flow
+from ..counting.layer import empty_flow
 from ..counting.places import place_layers
 from ..errors import TraceFailed
 from ..text import format_plural
@@ -176,7 +176,7 @@ class Recorder(Tensors):
         self.needs_two_samples = False
         self.extra_notes: list[str] = []  # notes for readers of the layers, in addition to those of the recorder itself
         self._layers: list[Layer] = []
-        self._flow = trace_flow(())
+        self._flow = empty_flow()
         self._assumptions: dict[str, int] = {}
         self._paths: dict[int, list[str]] = {}
         self._parameters: dict[int, tuple[str, nn.Parameter]] = {}

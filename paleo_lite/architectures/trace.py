@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from ..counting import Layer, Shape, count
-from ..counting.layer import trace_flow
+from ..counting.layer import empty_flow, trace_flow
 from ..errors import TraceFailed
 from .call_readers import PLAIN_TYPES
 from .detectors import StopForward, keep_most_boxes, pop_proposals
@@ -342,7 +342,7 @@ def mark_batch_scaling(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple
     corrected = list(layers)
     # Layers are matched by name, as some modules treat a batch of one differently.
     by_name = {(layer.name, layer.kind): layer for layer in twice}
-    flow = trace_flow(())
+    flow = empty_flow()
     for index, layer in enumerate(layers):
         flow.add(layer)
         scales = flow.output_scales[-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -51,30 +52,42 @@ class _Kernel:
 
     def __init__(self, first: int, elements: int, accepts: str, waits_for: int) -> None:
         self.members = [first]  # indices of the layers
-        self.elements = elements  # that the kernel iterates over
+        self.elements = elements  # rank of the elements that the kernel iterates over
         # Layers that may join: "all" pointwise layers and reductions, an "epilogue" of a library call, or none: "".
         self.accepts = accepts
-        self.reduced_elements = 0  # of the output of its reduction; 0 without one
+        self.reduced_elements = 0  # rank of those of the output of its reduction; 0 without one
         self.waits_for = waits_for  # bit mask of the kernels that must finish before, directly or transitively
 
 
-class _Facts(NamedTuple):
-    """What grouping asks of each layer."""
+class _Graph(NamedTuple):
+    """What grouping asks of the layers of a network; networks that differ in their sizes have equal ones.
 
-    kinds: list[str]
-    fusions: list[str | None]
-    read_elements: list[int]  # of the largest input
-    written_elements: list[int]  # of the largest output
+    Sizes are only compared, so each is its rank among all sizes of the graph, from 1.
+    """
+
+    kinds: tuple[str, ...]
+    fusions: tuple[str | None, ...]
+    read_ranks: tuple[int, ...]  # of the elements of the largest input
+    written_ranks: tuple[int, ...]  # of the elements of the largest output
+    parents: tuple[tuple[int, ...], ...]
+    launched: tuple[bool, ...]  # whether a layer launches a kernel
+    visible: tuple[bool, ...]  # whether it launches one or cannot be counted; others (views) are skipped
 
     @classmethod
-    def of_layers(cls, layers: Sequence[Layer]) -> _Facts:
-        """Return the facts of layers, in their order."""
+    def of_layers(cls, layers: Sequence[Layer], launched: np.ndarray, counted: np.ndarray) -> _Graph:
+        """Return the graph of layers, in their order; both arrays have the shape (layers,)."""
         largest = _LargestShape()
+        read_elements = [largest[layer.inputs] for layer in layers]
+        written_elements = [largest[layer.outputs] for layer in layers]
+        ranks = {elements: rank for rank, elements in enumerate(sorted({*read_elements, *written_elements}), 1)}
         return cls(
-            [layer.kind for layer in layers],
-            [fusion_of(layer) for layer in layers],
-            [largest[layer.inputs] for layer in layers],
-            [largest[layer.outputs] for layer in layers],
+            tuple([layer.kind for layer in layers]),
+            tuple([fusion_of(layer) for layer in layers]),
+            tuple([ranks[elements] for elements in read_elements]),
+            tuple([ranks[elements] for elements in written_elements]),
+            tuple([layer.parents for layer in layers]),
+            tuple(launched.tolist()),
+            tuple((launched | ~counted).tolist()),
         )
 
 
@@ -94,6 +107,14 @@ class _Edges(NamedTuple):
     sources: list[list[int]]
 
 
+class _Groups(NamedTuple):
+    """The kernels of a graph under an execution."""
+
+    kernels: tuple[tuple[int, ...], ...]  # the layers of each kernel
+    edges: _Edges
+    folded: dict[int, int]  # the convolution or linear layer of each folded batch norm
+
+
 def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     """Return the work of a network under an execution of `EXECUTIONS`; raise UnknownName for another.
 
@@ -109,13 +130,10 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
         return msgspec.structs.replace(work, execution=execution)
     if execution == ENGINE:
         work = _remove_attention_output_copies(layers, work)
-    launched = work.column("kernels", "inference")[0] > 0
-    edges = _find_edges(layers, launched | ~work.counted)
-    facts = _Facts.of_layers(layers)
-    folded = _find_folded_norms(facts.fusions, edges) if execution in _EXECUTIONS_WITH_EPILOGUES else {}
-    kernels = _Grouping(facts, edges, launched, folded, execution).group()
+    graph = _Graph.of_layers(layers, work.column("kernels", "inference")[0] > 0, work.counted)
+    kernels, edges, folded = _group_layers(graph, execution in _EXECUTIONS_WITH_EPILOGUES)
     if execution == ENGINE:
-        kernels = _merge_by_module(layers, facts.fusions, kernels)
+        kernels = _merge_by_module(layers, graph.fusions, kernels)
     ops = {batch_size: _sizes_of_tensors(layers, work.flow.op_arguments, batch_size) for batch_size in (1, 2)}
     at_one, at_two = (
         _fused_columns(layers, work, ops[batch_size], batch_size, kernels, edges, folded) for batch_size in (1, 2)
@@ -125,9 +143,8 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     per_sample[:, inference] = at_two - at_one
     fixed[:, inference] = 2 * at_one - at_two
     if execution == COMPILED:
-        is_launched = work.column("kernels", "forward")[0] > 0
-        training_edges = _find_edges(layers, is_launched | ~work.counted)
-        training_kernels = _Grouping(facts, training_edges, is_launched, {}, execution).group()
+        training_graph = _Graph.of_layers(layers, work.column("kernels", "forward")[0] > 0, work.counted)
+        training_kernels, training_edges, _ = _group_layers(training_graph, False)
         trained_at_one, trained_at_two = (
             _trained_columns(layers, work, ops[batch_size], batch_size, training_kernels, training_edges)
             for batch_size in (1, 2)
@@ -135,8 +152,8 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
         per_sample[:, _TRAINED_PASSES] = trained_at_two - trained_at_one
         fixed[:, _TRAINED_PASSES] = 2 * trained_at_one - trained_at_two
     carrier = np.arange(len(layers))
-    for kernel in kernels:
-        carrier[kernel.members] = kernel.members[0]
+    for members in kernels:
+        carrier[list(members)] = members[0]
     for norm, convolution in folded.items():
         carrier[norm] = carrier[convolution]
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed, execution=execution, carrier=carrier)
@@ -166,17 +183,16 @@ def _remove_attention_output_copies(layers: Sequence[Layer], work: Work) -> Work
 
 
 def _merge_by_module(
-    layers: Sequence[Layer], fusions: Sequence[str | None], kernels: Sequence[_Kernel]
-) -> list[_Kernel]:
+    layers: Sequence[Layer], fusions: Sequence[str | None], kernels: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
     """Merge consecutive kernels of pointwise layers of the same module, such as rotary positions."""
-    merged: list[_Kernel] = []
-    for kernel in sorted(kernels, key=lambda kernel: kernel.members[0]):
-        previous = merged[-1] if merged else None
-        if previous is not None and _can_merge_in_module(layers, fusions, [*previous.members, *kernel.members]):
-            previous.members += kernel.members
+    merged: list[tuple[int, ...]] = []
+    for members in sorted(kernels, key=lambda members: members[0]):
+        if merged and _can_merge_in_module(layers, fusions, merged[-1] + members):
+            merged[-1] += members
         else:
-            merged.append(kernel)
-    return merged
+            merged.append(members)
+    return tuple(merged)
 
 
 def _can_merge_in_module(layers: Sequence[Layer], fusions: Sequence[str | None], members: Sequence[int]) -> bool:
@@ -184,21 +200,26 @@ def _can_merge_in_module(layers: Sequence[Layer], fusions: Sequence[str | None],
     return len(modules) == 1 and all(fusions[member] in _OPEN_FUSIONS for member in members)
 
 
-def _find_edges(layers: Sequence[Layer], is_visible: np.ndarray) -> _Edges:
-    """Return the edges between visible layers; others (views, dropout at inference) are skipped.
+@lru_cache(32)
+def _group_layers(graph: _Graph, has_epilogues: bool) -> _Groups:
+    """Group the layers of a graph into kernels; library calls with epilogues also fold batch norms."""
+    edges = _find_edges(graph)
+    folded = _find_folded_norms(graph.fusions, edges) if has_epilogues else {}
+    return _Groups(_Grouping(graph, edges, folded, has_epilogues).group(), edges, folded)
 
-    Layers are visible, in an array of shape (layers,), if they launch a kernel or cannot be counted.
-    """
-    source = list(range(len(layers)))
+
+def _find_edges(graph: _Graph) -> _Edges:
+    """Return the edges between visible layers; others are skipped."""
+    source = list(range(len(graph.parents)))
     sources: list[list[int]] = []
-    readers: list[set[int]] = [set() for _ in layers]
-    for index, layer in enumerate(layers):
-        if not is_visible[index]:
-            parent = layer.parents[0] if layer.parents else -1
+    readers: list[set[int]] = [set() for _ in graph.parents]
+    for index, (parents, is_visible) in enumerate(zip(graph.parents, graph.visible)):
+        if not is_visible:
+            parent = parents[0] if parents else -1
             source[index] = source[parent] if parent >= 0 else parent
-        producers = [source[parent] if parent >= 0 else parent for parent in layer.parents]
+        producers = [source[parent] if parent >= 0 else parent for parent in parents]
         sources.append(producers)
-        if is_visible[index]:
+        if is_visible:
             for producer in producers:
                 if producer >= 0:
                     readers[producer].add(index)
@@ -220,26 +241,23 @@ def _find_folded_norms(fusions: Sequence[str | None], edges: _Edges) -> dict[int
 class _Grouping:
     """Assigns each layer, in the order of execution, to an earlier kernel or to a kernel of its own."""
 
-    def __init__(
-        self, facts: _Facts, edges: _Edges, launched: np.ndarray, folded: dict[int, int], execution: str
-    ) -> None:
-        self.facts = facts
+    def __init__(self, graph: _Graph, edges: _Edges, folded: dict[int, int], has_epilogues: bool) -> None:
+        self.graph = graph
         self.edges = edges
-        self.launched = launched
         self.folded = folded
-        self.has_epilogues = execution in _EXECUTIONS_WITH_EPILOGUES
+        self.has_epilogues = has_epilogues
         self.kernels: dict[int, _Kernel] = {}  # by number; a merged kernel keeps the smaller number
         self.kernel_of_layer: dict[int, int] = {}  # number of the kernel of each layer
         self.next_number = 0
 
-    def group(self) -> list[_Kernel]:
-        """Return all kernels."""
-        for index in range(len(self.facts.kinds)):
+    def group(self) -> tuple[tuple[int, ...], ...]:
+        """Return the layers of all kernels."""
+        for index, is_launched in enumerate(self.graph.launched):
             if index in self.folded:
                 self.kernel_of_layer[index] = self.kernel_of_layer[self.folded[index]]
-            elif self.launched[index]:
+            elif is_launched:
                 self._assign(index)
-        return list(self.kernels.values())
+        return tuple([tuple(kernel.members) for kernel in self.kernels.values()])
 
     def _parent_kernels(self, index: int) -> set[int]:
         sources = self.edges.sources[index]
@@ -263,8 +281,8 @@ class _Grouping:
         self._join(first, index)
 
     def _new_kernel(self, index: int, waits_for: int) -> _Kernel:
-        fusion = self.facts.fusions[index]
-        read, written = self.facts.read_elements[index], self.facts.written_elements[index]
+        fusion = self.graph.fusions[index]
+        read, written = self.graph.read_ranks[index], self.graph.written_ranks[index]
         accepts = ""
         if fusion in _OPEN_FUSIONS:
             accepts = "all"
@@ -282,31 +300,31 @@ class _Grouping:
             return self._is_epilogue(kernel, index)
         if kernel.accepts != "all":
             return False
-        fusion = self.facts.fusions[index]
+        fusion = self.graph.fusions[index]
         if fusion == "reduction":
-            return not kernel.reduced_elements and self.facts.read_elements[index] == kernel.elements
+            return not kernel.reduced_elements and self.graph.read_ranks[index] == kernel.elements
         if fusion == "window":
-            return self._is_exclusive(kernel, index, lambda member: self.facts.kinds[member] in ACTIVATIONS)
+            return self._is_exclusive(kernel, index, lambda member: self.graph.kinds[member] in ACTIVATIONS)
         if fusion not in _POINTWISE_FUSIONS:
             return False
-        elements = self.facts.written_elements[index]
+        elements = self.graph.written_ranks[index]
         return elements in (kernel.elements, kernel.reduced_elements) or self._is_inlined(kernel, index, elements)
 
     def _is_epilogue(self, kernel: _Kernel, index: int) -> bool:
         """Return whether a library call can apply a layer to its output: an activation, or one residual addition."""
-        kind = self.facts.kinds[index]
+        kind = self.graph.kinds[index]
         last = kernel.members[-1]
         norms = [norm for norm, convolution in self.folded.items() if convolution == last]
         readers = self.edges.readers[norms[0] if norms else last]
-        has_addition = any(self.facts.kinds[member] == "add" for member in kernel.members)
+        has_addition = any(self.graph.kinds[member] == "add" for member in kernel.members)
         kind_fits = kind in ACTIVATIONS or (kind == "add" and not has_addition)
-        return readers == {index} and kind_fits and self.facts.written_elements[index] == kernel.elements
+        return readers == {index} and kind_fits and self.graph.written_ranks[index] == kernel.elements
 
     def _is_inlined(self, kernel: _Kernel, index: int, elements: int) -> bool:
         """Return whether a kernel of pointwise layers on a smaller tensor (a gate's sigmoid) is recomputed in a
         layer."""
         return elements > kernel.elements and self._is_exclusive(
-            kernel, index, lambda member: self.facts.fusions[member] in _POINTWISE_FUSIONS
+            kernel, index, lambda member: self.graph.fusions[member] in _POINTWISE_FUSIONS
         )
 
     def _is_exclusive(self, kernel: _Kernel, index: int, fits: Callable[[int], bool]) -> bool:
@@ -347,7 +365,7 @@ class _Grouping:
         previous_waits = kernel.waits_for
         kernel.waits_for |= self._waits_for(parents - {number})
         kernel.members.append(index)
-        fusion, written = self.facts.fusions[index], self.facts.written_elements[index]
+        fusion, written = self.graph.fusions[index], self.graph.written_ranks[index]
         if fusion == "reduction":
             kernel.reduced_elements = written
         elif fusion in ("window", "start"):
@@ -377,7 +395,7 @@ def _fused_columns(
     work: Work,
     ops: Sequence[Op],
     batch_size: int,
-    kernels: Sequence[_Kernel],
+    kernels: Sequence[tuple[int, ...]],  # the layers of each
     edges: _Edges,
     folded: dict[int, int],
 ) -> np.ndarray:
@@ -391,22 +409,22 @@ def _fused_columns(
             flops[convolution] += ops[convolution].y
             read[convolution] += element_size * layers[norm].inputs[0][1]
     norm_of_convolution = {convolution: norm for norm, convolution in folded.items()}
-    for kernel in kernels:
-        if len(kernel.members) == 1:
+    for members in kernels:
+        if len(members) == 1:
             continue
-        norms = [norm_of_convolution[member] for member in kernel.members if member in norm_of_convolution]
-        inside = {*kernel.members, *norms}
-        bytes_read = sum(int(read[member]) - element_size * ops[member].x for member in kernel.members)
-        bytes_read += element_size * _elements_read_from_outside(layers, ops, kernel.members, inside, edges)
+        norms = [norm_of_convolution[member] for member in members if member in norm_of_convolution]
+        inside = {*members, *norms}
+        bytes_read = sum(int(read[member]) - element_size * ops[member].x for member in members)
+        bytes_read += element_size * _elements_read_from_outside(layers, ops, members, inside, edges)
         bytes_written = 0
-        for member in kernel.members:
+        for member in members:
             readers = edges.readers[norm_of_convolution.get(member, member)]
             is_read_outside = not readers or not readers <= inside
             if is_read_outside:
                 bytes_written += int(written[member])
-        for member in kernel.members:
+        for member in members:
             read[member] = written[member] = launches[member] = 0
-        first = kernel.members[0]
+        first = members[0]
         read[first], written[first], launches[first] = bytes_read, bytes_written, 1
     return columns
 
@@ -419,7 +437,7 @@ def _trained_columns(
     work: Work,
     ops: Sequence[Op],
     batch_size: int,
-    kernels: Sequence[_Kernel],
+    kernels: Sequence[tuple[int, ...]],  # the layers of each
     edges: _Edges,
 ) -> np.ndarray:
     """Return the columns of the passes of training with fused kernels, shape (columns, passes, layers).
@@ -434,9 +452,9 @@ def _trained_columns(
     forward, data, weight = range(3)
     element_size = element_bytes(work.precision)
     for kernel in kernels:
-        if len(kernel.members) == 1:
+        if len(kernel) == 1:
             continue
-        members, first, inside = kernel.members, kernel.members[0], set(kernel.members)
+        members, first, inside = list(kernel), kernel[0], set(kernel)
         inputs_bytes = element_size * _elements_read_from_outside(layers, ops, members, inside, edges)
         outputs_bytes = 0
         for member in members:

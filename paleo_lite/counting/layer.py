@@ -21,6 +21,7 @@ Saved tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, Literal, NamedTuple
 
@@ -163,6 +164,23 @@ class Op:
         self.trainable = bool(layer.weights) and not layer.is_frozen
 
 
+class _Node(NamedTuple):
+    """What the flow through a graph asks of a layer."""
+
+    parents: tuple[int, ...]
+    scales: bool | None  # whether its outputs grow with the batch; None where this follows from its inputs
+    is_differentiable: bool
+    is_trainable: bool
+
+    @classmethod
+    def of_layer(cls, layer: Layer) -> _Node:
+        """Return the node of a layer."""
+        attributes = layer.attributes
+        is_differentiable = layer.kind != "fill" and not attributes.get("no_gradient", False)
+        is_trainable = bool(layer.weights) and not attributes.get("frozen", False)
+        return cls(layer.parents, attributes.get("scales"), is_differentiable, is_trainable)
+
+
 class Flow(NamedTuple):
     """Properties of every layer that follow from the edges of the graph; each list has one entry per layer."""
 
@@ -182,16 +200,17 @@ class Flow(NamedTuple):
         The attribute ``scales`` overrides the graph: zeros that are created for each sample depend on no input, but
         grow with the batch.
         """
+        self.add_node(_Node.of_layer(layer))
+
+    def add_node(self, node: _Node) -> None:
+        """Append the next node of the graph in the order of execution."""
         scales, gradient = self.output_scales, self.output_wants_gradient
-        attributes = layer.attributes
-        input_scales = tuple([parent == INPUT or (parent >= 0 and scales[parent]) for parent in layer.parents])
-        scales.append(attributes.get("scales", any(input_scales)))
-        is_differentiable = layer.kind != "fill" and not attributes.get("no_gradient", False)
-        trainable = bool(layer.weights) and not attributes.get("frozen", False)
-        wants_gradient = tuple([is_differentiable and parent >= 0 and gradient[parent] for parent in layer.parents])
-        gradient.append(any(wants_gradient) or (is_differentiable and trainable))
+        input_scales = tuple([parent == INPUT or (parent >= 0 and scales[parent]) for parent in node.parents])
+        scales.append(any(input_scales) if node.scales is None else node.scales)
+        wants_gradient = tuple([node.is_differentiable and parent >= 0 and gradient[parent] for parent in node.parents])
+        gradient.append(any(wants_gradient) or (node.is_differentiable and node.is_trainable))
         self.consumers.append(0)
-        for parent, is_wanted in zip(layer.parents, wants_gradient):
+        for parent, is_wanted in zip(node.parents, wants_gradient):
             if is_wanted:
                 self.consumers[parent] += 1
         self.op_arguments.append((input_scales, scales[-1], wants_gradient))
@@ -200,12 +219,23 @@ class Flow(NamedTuple):
 def trace_flow(layers: Iterable[Layer]) -> Flow:
     """Determine which tensors of layers, in the order of execution, grow with the batch and which receive gradients.
 
-    No gradient is computed for the network's input, nor through tensors that depend on no parameter.
+    No gradient is computed for the network's input, nor through tensors that depend on no parameter. Networks of one
+    graph share the result, which is only read.
     """
-    flow = Flow([], [], [], [])
-    for layer in layers:
-        flow.add(layer)
+    return _trace_nodes(tuple([_Node.of_layer(layer) for layer in layers]))
+
+
+@lru_cache(64)
+def _trace_nodes(nodes: tuple[_Node, ...]) -> Flow:
+    flow = empty_flow()
+    for node in nodes:
+        flow.add_node(node)
     return flow
+
+
+def empty_flow() -> Flow:
+    """Return the flow of no layers, to which layers are added as they are traced."""
+    return Flow([], [], [], [])
 
 
 INDEX_BYTES = 8

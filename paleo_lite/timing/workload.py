@@ -13,7 +13,7 @@ import numpy as np
 from ..architectures import Network
 from ..counting import GENERATION_PHASES, PHASES, Convention, Layer, Work, count, find_convention
 from ..counting.kinds import class_of, is_expert_layer
-from ..counting.layer import Flow
+from ..counting.layer import empty_flow
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..formats import FORMATS, Format, bytes_per_number, format_of_weights
@@ -442,7 +442,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             activations_per_sample=zero,
             matrix=np.ones(1, dtype=bool),
             unknown=(),
-            flow=Flow([], [], [], []),
+            flow=empty_flow(),
         )
         network = Network(f"{int(flops)} FLOPs", (), (), 0, notes=notes)
         return cls(network, precision, batch_size, convention="given", has_layers=False).with_work(work)

@@ -73,14 +73,13 @@ _PARTS: dict[type, Callable[..., Blob]] = {
 
 def add_block(
     tape: Tape,
-    stack: str,  # name of the list of blocks
-    number: int,  # number of the block in it
+    name: str,
+    number: int,  # in the list of blocks
     block: Block,
     x: Blob,  # input, ``(1, tokens, hidden_size)``; with several residual streams ``(1, tokens, streams, hidden_size)``
     positions: Positions,  # tensors that all blocks share
 ) -> Blob:
     """Add one block."""
-    name = f"{stack}.{number}"
     with tape.block(name, number):
         return _add_block(tape, name, block, x, positions)
 

@@ -7,10 +7,10 @@ import msgspec
 from ...counting import CONSTANT
 from ..blocks.alternating import add_alternating_streams, add_mean_of_streams
 from ..blocks.attention import Positions
-from ..blocks.block import add_block
 from ..blocks.block_records import Attention, Block, CompressedAttention, LatentAttention, NormKind
 from ..blocks.hyper_connection import add_final_collapse, add_streams
 from ..blocks.norms import add_norm
+from ..blocks.stack import add_blocks
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape
@@ -58,8 +58,7 @@ def add_decoder(
         positions = msgspec.structs.replace(positions, per_layer=_add_per_layer_inputs(tape, decoder, root, x))
     if alternating is not None:
         x = add_alternating_streams(tape, root, alternating, x)
-    for index, block in enumerate(decoder.blocks):
-        x = add_block(tape, _join(root, decoder.block_list), index, block, x, positions)
+    x = add_blocks(tape, _join(root, decoder.block_list), [(block, positions) for block in decoder.blocks], x)
     if alternating is not None:
         x = add_mean_of_streams(tape, root, alternating, x)
     if connection is not None:

@@ -6,10 +6,10 @@ import msgspec
 
 from ...counting import CONSTANT
 from ..blocks.attention import Positions
-from ..blocks.block import add_block
 from ..blocks.block_records import Attention, Block
 from ..blocks.disentangled import add_relative_positions
 from ..blocks.norms import add_norm
+from ..blocks.stack import add_blocks
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape
@@ -87,9 +87,11 @@ def _add_blocks(tape: Tape, root: str, stack: Stack, x: Blob, memory: Blob | Non
     """Add a stack of blocks; with `memory`, the output of an encoder, every block also attends to it."""
     norm, dropout = stack.blocks[0].norm, stack.blocks[0].dropout
     shared = _add_shared_inputs(tape, root, stack, x)
-    for index, block in enumerate(stack.blocks):
-        positions = msgspec.structs.replace(shared[_attention(block).window is not None], memory=memory)
-        x = add_block(tape, f"{root}{stack.name}", index, block, x, positions)
+    positions = {
+        has_window: msgspec.structs.replace(of_blocks, memory=memory) for has_window, of_blocks in shared.items()
+    }
+    blocks = [(block, positions[_attention(block).window is not None]) for block in stack.blocks]
+    x = add_blocks(tape, f"{root}{stack.name}", blocks, x)
     if stack.final_norm:
         x = add_norm(tape, f"{root}{stack.final_norm}", norm, x)
     if stack.final_dropout:

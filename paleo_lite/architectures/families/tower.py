@@ -13,9 +13,9 @@ import msgspec
 
 from ...counting import INPUT, Layer
 from ..blocks.attention import Positions
-from ..blocks.block import add_block
 from ..blocks.block_records import Attention, Block, FeedForward, NormKind, Norms, Projections
 from ..blocks.norms import add_norm
+from ..blocks.stack import add_blocks
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape
@@ -101,11 +101,13 @@ def tower_layers(
         size = tower.head_size
         tables[size] = tape.rotary_tables("visual.rotary_pos_emb", tape.position_ids("visual"), size)
     positions = Positions(tables=tables)
+    blocks = []
     for index in range(tower.depth):
         windows = 1
         if tower.window_side and index not in tower.full_blocks:
             windows = (-(-tower.side // tower.window_side)) ** 2
-        x = add_block(tape, "visual.blocks", index, _describe_block(tower, windows), x, positions)
+        blocks.append((_describe_block(tower, windows), positions))
+    x = add_blocks(tape, "visual.blocks", blocks, x)
     if tower.has_final_norm:
         x = add_norm(tape, "visual.final_norm", tower.norm, x)
     x = tape.view("visual", x, (1, tower.patches, tower.hidden_size))
