@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from .completion import DEVICE
 from .names import Names
 from .option import Options, option
-from .profiles import PRECISIONS
+from .profile_options import PRECISIONS
 from .records import DEVICE_GROUP, FORMATS, HARDWARE_FILES, NETWORK_GROUP
 from .values import INTEGER, CommaSeparated
 

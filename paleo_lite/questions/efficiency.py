@@ -16,7 +16,7 @@ from ..machines import Device
 from .completion import CompletedText
 from .kind import make_function
 from .names import Names
-from .option import Options, argument, option
+from .option import argument, option
 from .profile_options import (
     EXISTING_PATH,
     GROUPINGS,
@@ -24,6 +24,7 @@ from .profile_options import (
     PROFILE_READER,
     CaptureOptions,
     FileNames,
+    ProcessOptions,
     RecordedDevice,
     find_or_identify_device,
     refuse_result_file,
@@ -34,23 +35,8 @@ if TYPE_CHECKING:
     from ..profile_analysis.analysis import Efficiency
 
 DURATION_GROUP = "Measured durations"
-PROCESS_GROUP = "Processes"
 
 COLUMNS = CommaSeparated(CompletedText(".questions.completion:configuration_names"))
-
-
-@dataclass(frozen=True)
-class ProcessOptions(Options):
-    """The processes that read files."""
-
-    jobs: int | None = option(
-        group=PROCESS_GROUP, type=INTEGER, metavar="N", help="Number of processes. [default: one per core]"
-    )
-    scheduler: str | None = option(
-        group=PROCESS_GROUP, metavar="ADDRESS",
-        help="Dask scheduler, tcp://host:8786, on whose workers the computation runs.",
-    )  # fmt: skip
-    keep_going: bool = option(False, group=PROCESS_GROUP, help="Report unreadable files and continue with the others.")
 
 
 @dataclass(frozen=True)

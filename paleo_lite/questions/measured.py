@@ -13,7 +13,7 @@ from ..files import Paths
 from .completion import DEVICE, NETWORK
 from .names import Names
 from .option import Options, argument, option, options_of
-from .profiles import FileNames, ProcessOptions
+from .profile_options import FileNames, ProcessOptions
 from .recorded_facts import RunFacts
 from .records import DEVICE_GROUP, HARDWARE_FILES, MODEL_GROUP, NETWORK_GROUP, TRAINING_PRECISIONS
 from .values import INTEGER, CommaSeparated

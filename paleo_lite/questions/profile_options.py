@@ -16,11 +16,13 @@ from .completion import DEVICE
 from .names import Names, PrecisionNames
 from .option import Options, option
 from .records import DEVICE_GROUP, HARDWARE_FILES
+from .values import INTEGER
 
 if TYPE_CHECKING:
     from ..profile_analysis.recorded_device import MissingDevice
 
 PROFILE_GROUP = "Profiles"
+PROCESS_GROUP = "Processes"
 
 EXISTING_PATH = click.Path(path_type=Path, exists=True)
 PRECISIONS = PrecisionNames("precision", ".units:PRECISION_BYTES")
@@ -68,6 +70,20 @@ class CaptureOptions(Options):
         help="Trace of the capture of the CUDA or HIP graphs that the profiles replay, or a folder of such traces: "
         "kernels of the graphs get their operations and shapes.",
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProcessOptions(Options):
+    """The processes that read files."""
+
+    jobs: int | None = option(
+        group=PROCESS_GROUP, type=INTEGER, metavar="N", help="Number of processes. [default: one per core]"
+    )
+    scheduler: str | None = option(
+        group=PROCESS_GROUP, metavar="ADDRESS",
+        help="Dask scheduler, tcp://host:8786, on whose workers the computation runs.",
+    )  # fmt: skip
+    keep_going: bool = option(False, group=PROCESS_GROUP, help="Report unreadable files and continue with the others.")
 
 
 def find_or_identify_device(

@@ -325,7 +325,7 @@ def report_profile(
     """
     path, target = Path(profile), Path(output)
     check_report_file(target, force=force)
-    from .profiles import PROFILE_READER
+    from .profile_options import PROFILE_READER
 
     require(*PROFILE_READER)
     from ..profile_analysis import TOOLS
