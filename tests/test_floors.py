@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "paleo_lite"
 VALIDATION = PACKAGE.parent / "validation"
 FLOORS = {
-    "units": 1, "errors": 1, "files": 1, "extras": 1, "executor": 1, "child": 1, "result": 1, "text": 1,
+    "units": 1, "arguments": 1, "errors": 1, "files": 1, "extras": 1, "executor": 1, "child": 1, "result": 1, "text": 1,
     "version": 1, "formats": 1, "gguf_types": 1, "progress": 1,
     "counting": 2,
     "architectures": 3, "machines": 3, "profiles": 3, "measurement": 3,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ..architectures import find_network
+from ..arguments import check_arguments
 from ..calibration.choose import NotPooled, pool_prior, pooled_model
 from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.fit import Fit, held_out_error
@@ -306,6 +307,7 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
     return fitted
 
 
+@check_arguments
 def calibrations(name: str | None = None) -> ResultList[AnyCalibration] | AnyCalibration:
     """List the shipped calibrations, or load one.
 

@@ -20,6 +20,7 @@ from ..architectures import network_names as shipped_network_names
 from ..architectures.catalog import is_factory
 from ..architectures.inputs import InputShapes
 from ..architectures.listing import network_rows, pipeline_rows
+from ..arguments import check_arguments
 from ..errors import BadFile, BadValue, UnknownName
 from ..files import Paths, check_outputs, to_paths
 from ..machines import Device, find_device, list_devices, read_links
@@ -51,6 +52,7 @@ class LinkList(ResultList[dict[str, Any]]):
         return {"links": list(links_table.rows), "measured": list(measured_table.rows)}
 
 
+@check_arguments
 def networks(
     network: str | Network | None = None, *, image_size: int | None = None, words: str | Sequence[str] = ()
 ) -> ResultList[dict[str, Any]] | StaticResult:
@@ -88,6 +90,7 @@ def _names_page(names: list[str]) -> Document:
     return Document(f"{len(names)} networks", (), [table])
 
 
+@check_arguments
 def export(
     network: str | Network,
     output: str | Path,
@@ -167,6 +170,7 @@ def _with_words(
     return found
 
 
+@check_arguments
 def hardware(
     device: str | Device | None = None, *, hardware_files: Paths = (), words: str | Sequence[str] = ()
 ) -> ResultList[Device] | StaticResult:
@@ -195,6 +199,7 @@ def hardware(
     return StaticResult(device_dict(shown), device_page(shown))
 
 
+@check_arguments
 def devices(hardware_files: Paths = ()) -> ResultList[Device]:
     """List all devices, ordered by id.
 
@@ -206,6 +211,7 @@ def devices(hardware_files: Paths = ()) -> ResultList[Device]:
     return ResultList(list_devices(to_paths(hardware_files)), "devices", devices_page)
 
 
+@check_arguments
 def links(*, move: float | str | None = None) -> LinkList | StaticResult:
     """List the links between devices, hosts, nodes and storage, and the measured collectives over them.
 
@@ -213,10 +219,17 @@ def links(*, move: float | str | None = None) -> LinkList | StaticResult:
     ----------
     move : float or str, optional
         Instead, give the time to transfer this amount of data over each link: bytes, or ``"1PB"``.
+
+    Raises
+    ------
+    BadValue
+        If the amount is not positive.
     """
     registered = read_links().link
     if move is not None:
         size = parse_quantity(move, "B")
+        if size <= 0:
+            raise BadValue(f"`move` must be an amount of data > 0, such as '1PB' (got {move!r})")
         page = transfer_page(registered, size)
         return StaticResult({"move_bytes": size, "links": list(page.tables[0].rows)}, page)
     rows = list(links_page(registered).tables[0].rows)
@@ -232,6 +245,7 @@ def _links_document(rows: list[dict[str, Any]]) -> Document:
     return page.replace(content=[*page.tables, measured_table])
 
 
+@check_arguments
 def audit(*, hardware_files: Paths = ()) -> StaticResult:
     """Check all hardware files: sources, units, peak = cores x clock, bandwidth = bus width x data rate, names.
 

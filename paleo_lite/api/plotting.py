@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..arguments import check_arguments
 from ..errors import BadValue, UnknownName
 from ..extras import require
 from ..files import check_outputs, save
@@ -215,6 +216,7 @@ def check_chart_file(path: str | Path, kind: str, force: bool = False) -> str:
     return suffix
 
 
+@check_arguments
 def plot(
     kind: str,
     *subject: Any,

@@ -11,6 +11,7 @@ from ..architectures.catalog import HUGGING_FACE, is_factory
 from ..architectures.inputs import InputShapes
 from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.sampling import denoiser_network, find_pipeline, parse_image_size
+from ..arguments import quote_value
 from ..calibration.choose import choose_model
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
@@ -212,7 +213,9 @@ def resolve_network(
         return network
     if not isinstance(network, str):
         if not callable(network):
-            raise BadValue(f"a network is a name, a path, a module of PyTorch or a Network (got {network!r})")
+            raise BadValue(
+                f"a network is a name, a path, a module of PyTorch or a Network (got {quote_value(network)})"
+            )
         from ..architectures.inputs import read_input
         from ..architectures.sequence_lengths import trace_inputs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..arguments import check_arguments
 from ..sweeps.best import Best, Goal, find_best
 from ..sweeps.space import parse_columns
 from ..timing.facility import facility_of_site
@@ -13,6 +14,7 @@ Names = str | Sequence[str]
 """Names as a sequence, or as a text with commas."""
 
 
+@check_arguments
 def best(
     file: str | Path,
     *,

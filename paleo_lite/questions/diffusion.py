@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from ..arguments import quote_value
 from ..errors import BadValue, UnknownName
 from .compare import compare, document_of, find_asked_device
 from .kind import QuestionKind, make_function
@@ -180,8 +181,9 @@ def _check_pipeline(network: Any) -> None:
             unknown = UnknownName("pipeline", network, pipelines())
             if unknown.near:
                 raise unknown
+        named = network if isinstance(network, str) else quote_value(network)
         raise BadValue(
-            f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b; {network} is not one: use `predict`, "
+            f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b; {named} is not one: use `predict`, "
             "`train` or `local`"
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..arguments import check_arguments
 from ..errors import NothingOnDevice
 from ..extras import require
 from ..files import Paths, file_exists, to_paths, without_copies
@@ -93,11 +94,12 @@ def _list_files(paths: Paths) -> list[Path]:
     from ..profiles.detect import find_files
 
     listed = to_paths(paths)
-    if len(listed) > 1 or file_exists(listed[0], Path.is_dir):
+    if len(listed) != 1 or file_exists(listed[0], Path.is_dir):
         return find_files(listed)
     return listed
 
 
+@check_arguments
 def merge_traces(paths: Paths, output: str | Path, *, force: bool = False) -> MergedTrace:
     """Write the activity of the devices of several ranks into one trace for Perfetto and chrome://tracing.
 
@@ -127,6 +129,7 @@ def merge_traces(paths: Paths, output: str | Path, *, force: bool = False) -> Me
     return merge(to_paths(paths), Path(output), force=force)
 
 
+@check_arguments
 def replay_operator(paths: Paths, operator: str | None = None) -> str:
     """Return a Python script that runs one operator of a PyTorch trace again, with the recorded shapes and types.
 

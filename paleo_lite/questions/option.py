@@ -8,6 +8,8 @@ Python are converted by the same types as those of the command line, so that bot
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, U
 
 import click
 
+from ..arguments import LARGEST_INTEGER, check_argument, has_class, quote_value
 from ..errors import BadValue
 from .names import documented_name
 from .values import CommaSeparated, KeyValues, Shape, flatten, join_listed
@@ -167,10 +170,13 @@ class Options:
             if field.name not in parameters:
                 if isinstance(value, Path):  # a network is named by its path
                     object.__setattr__(self, field.name, str(value))
+                else:
+                    check_argument(field.name, str(field.type), value)
                 continue
             if value is None:
                 object.__setattr__(self, field.name, field.default)  # not given
             elif value is not field.default:
+                _check_objects(value, str(field.type), parameters[field.name])
                 object.__setattr__(self, field.name, _convert(value, declared[field.name], parameters[field.name]))
 
     def given(self) -> Iterator[str]:
@@ -193,14 +199,26 @@ def _parameters_by_name(record: Any) -> dict[str, Any]:
     return {parameter.name or "": parameter for parameter in parameters_of(record)}
 
 
+def _check_objects(value: Any, annotation: str, parameter: click.Option) -> None:
+    """Raise BadValue for a value, or one in a list, that is too large or of a class that the option does not take."""
+    if isinstance(value, (set, frozenset, bytes, bytearray, Iterator)):
+        raise BadValue(f"`{documented_name(parameter)}` takes a value or a list of values (got {quote_value(value)})")
+    classes = set(re.findall(r"[A-Za-z]+", annotation.replace("dict[str, Any]", "")))
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(item, int) and abs(item) > LARGEST_INTEGER:
+            raise BadValue(f"`{documented_name(parameter)}` must be at most 2^63 - 1 (got {quote_value(item)})")
+        is_plain = item is None or isinstance(item, (*_CONVERTED, dict, range)) or hasattr(item, "tolist")
+        is_path = isinstance(item, os.PathLike)
+        if not (is_plain or is_path or "Any" in classes or any(has_class(item, name) for name in classes)):
+            raise BadValue(f"`{documented_name(parameter)}` takes no such value (got {quote_value(item)})")
+
+
 def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
     """Return a value as the command line would convert it; objects such as a `Device` are kept."""
     if parameter.is_flag:
         return bool(value)
     if callable(getattr(value, "tolist", None)):  # an array or a number of NumPy
         value = value.tolist()
-    if isinstance(value, (set, frozenset, bytes, bytearray, Iterator)):
-        raise BadValue(f"`{documented_name(parameter)}` takes a value or a list of values (got {value!r})")
     if isinstance(value, (list, tuple)) and not value and not declared.is_repeatable:
         raise BadValue(f"`{documented_name(parameter)}` has no value: give one, or leave it out")
     if isinstance(value, bool) and declared.bare is not None:
@@ -233,7 +251,7 @@ def _convert_by(kind: Any, value: Any, parameter: click.Option) -> Any:
     except click.BadParameter as error:
         raise BadValue(f"`{documented_name(parameter)}`: {error.message.rstrip('.')}") from None
     except (TypeError, ValueError, OverflowError):  # of a builtin type such as int
-        raise BadValue(f"`{documented_name(parameter)}` takes no such value (got {value!r})") from None
+        raise BadValue(f"`{documented_name(parameter)}` takes no such value (got {quote_value(value)})") from None
 
 
 def command_words(command: str, question: Options) -> list[str]:

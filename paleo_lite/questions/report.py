@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..architectures import is_network_file, path_of_network
+from ..arguments import check_arguments
 from ..errors import BadValue, PaleoError
 from ..extras import require
 from ..files import check_outputs, save, sha256_of, shipped_folder
@@ -80,6 +81,7 @@ def _find_writer(kind: QuestionKind, path: Path) -> str:
     return next((writer for ending, (writer, _) in kind.files.items() if name.endswith(ending)), "")
 
 
+@check_arguments
 def report(question: Options, output: str | Path, *, force: bool = False) -> Report:
     """Answer a question, and write the answer with charts and sources into a page that opens offline, or its tables.
 
@@ -290,6 +292,7 @@ def file_source(description: str, path: Path) -> Source:
     return Source(description, path.name, sha256_of(path))
 
 
+@check_arguments
 def report_profile(
     profile: str | Path,
     output: str | Path,

@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import check_arguments
 from ..errors import BadValue, SequenceTooLong
 from .compare import FULL_PRECISION, check_no_pipeline, usual_precision
 from .kind import QuestionKind, find_kind
@@ -27,6 +28,7 @@ MAX_UNCONFIRMED_HOURS = 2.0
 """Core hours above which a sweep must be confirmed."""
 
 
+@check_arguments
 def sweep(
     question: Options,
     output: str | Path,

@@ -1,0 +1,120 @@
+"""Every public function refuses a value of the wrong kind in one sentence that names the argument.
+
+Tests: arguments.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.arguments import check_argument, check_arguments, quote_value
+from paleo_lite.errors import BadValue, PaleoError
+
+WRONG: dict[str, Any] = {
+    "None": None, "1e400": 10**400, "1e5000": 10**5000, "nan": float("nan"), "[]": [], "{}": {}, "object": object(),
+    "-1": -1, "bytes": b"x", "class": int,
+}  # fmt: skip
+HAVE_NO_ARGUMENT_TO_MISTAKE = {"network_names", "ui"}
+ARE_VALID = {
+    ("audit", "[]"), ("devices", "[]"), ("calibrations", "None"), ("hardware", "None"), ("networks", "None"),
+    ("links", "None"), ("measure", "[]"), ("measure", "None"), ("best", "nothing"),
+}  # fmt: skip
+FUNCTIONS = [
+    name
+    for name in pl.__all__
+    if name[0].islower() and callable(getattr(pl, name)) and name not in {*HAVE_NO_ARGUMENT_TO_MISTAKE, "rule", "trace"}
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_public_function_refuses_a_wrong_first_argument_in_a_sentence(function: str) -> None:
+    signature = inspect.signature(getattr(pl, function))
+    parameters = list(signature.parameters.values())
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty and parameter.kind
+                in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)] or parameters[:1]  # fmt: skip
+    for name, value in WRONG.items():
+        if (function, name) in ARE_VALID:
+            continue
+        with pytest.raises(PaleoError) as refused:
+            getattr(pl, function)(**{parameter.name: value for parameter in required})
+        assert 10 < len(str(refused.value)) < 300, (function, name)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "option"),
+    [
+        (pl.predict, {"network": "resnet18", "gpu": "t4"}, "batch_size"),
+        (pl.train, {"network": "gpt2", "gpu": "t4"}, "global_batch_size"),
+        (pl.serve, {"network": "llama-3.2-1b", "gpu": "h100-sxm", "rate": 1}, "tensor"),
+        (pl.local, {"network": "llama-3.2-1b", "gpu": "rtx3060"}, "prompt"),
+        (pl.diffusion, {"network": "flux.1-dev", "gpu": "h100-sxm"}, "steps"),
+        (pl.feeding, {"network": "resnet18", "gpu": "t4"}, "workers"),
+        (pl.gemm, {"m": 64, "n": 64, "k": 64, "gpu": "t4"}, "count"),
+        (pl.rl, {"network": "qwen3-0.6b", "gpu": "h100-sxm"}, "prompts"),
+    ],
+)
+@pytest.mark.parametrize("value", [10**400, 10**5000, object(), [[1]]], ids=["1e400", "1e5000", "object", "nested"])
+def test_options_refuse_numbers_that_are_too_large_and_strange_objects(
+    function: Any, arguments: dict[str, Any], option: str, value: Any
+) -> None:
+    with pytest.raises(BadValue, match=option.replace("_", "[-_]")):
+        function(**arguments, **{option: value})
+
+
+@pytest.mark.parametrize("option", ["gpu", "calibration", "time_model", "hardware_files", "phase"])
+def test_options_that_take_names_refuse_other_objects(option: str) -> None:
+    options: dict[str, Any] = {"gpu": "t4", option: object()}
+    with pytest.raises(BadValue, match="takes no such value"):
+        pl.predict("resnet18", **options)
+
+
+def test_an_amount_of_data_over_links_is_positive() -> None:
+    with pytest.raises(BadValue, match=r"^`move` must be an amount of data > 0, such as '1PB' \(got -1\)$"):
+        pl.links(move=-1)
+
+
+def test_a_message_says_what_is_right() -> None:
+    with pytest.raises(BadValue, match=r"^`file` must be a path \(got None\)$"):
+        pl.best(None)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match=r"^`paths` must be a path or a list of paths \(got \[None\]\)$"):
+        pl.efficiency([None])  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match=r"^`top` must be an integer \(got an integer of about 401 digits\)$"):
+        pl.best("rows.csv", top=10**400)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        ("Paths", Path("a")), ("Paths", ["a", Path("b")]), ("Paths", iter([Path("a")])), ("str | None", None),
+        ("int", True), ("float", 3), ("Sequence[str | Path]", ()), ("Any", object()), ("nn.Module", object()),
+        ("Names", {"a", "b"}), ("Mapping[str, float | str] | None", {"pue": 1.2}),
+    ],
+)  # fmt: skip
+def test_right_values_pass(annotation: str, value: Any) -> None:
+    check_argument("x", annotation, value)
+
+
+def test_a_checked_function_keeps_its_signature_and_its_answers() -> None:
+    @check_arguments
+    def add(a: int, b: Sequence[int] = ()) -> int:
+        """Add."""
+        return a + sum(b)
+
+    assert add(1, [2, 3]) == 6
+    assert add.__doc__ == "Add."
+    assert list(inspect.signature(add).parameters) == ["a", "b"]
+    with pytest.raises(BadValue, match=r"^`b` must be a list of integers \(got \[2, '3'\]\)$"):
+        add(1, [2, "3"])  # type: ignore[list-item]
+
+
+def test_quoted_values_are_short() -> None:
+    assert quote_value(10**400) == "an integer of about 401 digits"
+    assert quote_value([10**5000]) == "a list"
+    assert len(quote_value("x" * 1000)) == 80
