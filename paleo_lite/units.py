@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise
 from numbers import Integral
@@ -104,6 +105,17 @@ def parse_duration(text: str | int | float) -> float:
     if match is not None and match[2] in _SECONDS_OF:
         return float(match[1]) * _SECONDS_OF[match[2]]
     return parse_quantity(text, "s")
+
+
+_TOKEN_FACTORS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
+"""Factors of numbers of tokens: small letters are decimal and capitals binary, as in vLLM's ``human_readable_int``."""
+
+_TOKEN_NUMBER = re.compile(r"(?<![\w.])(\d{1,15}(?:\.\d{1,15})?)([kKmM])(?!\w)")
+
+
+def spell_out_tokens(text: str) -> str:
+    """Return a text with its numbers of tokens in full: ``8k`` is 8000, ``8K`` 8192, ``1m`` 1000000."""
+    return _TOKEN_NUMBER.sub(lambda found: f"{(Decimal(found[1]) * _TOKEN_FACTORS[found[2]]).normalize():f}", text)
 
 
 def format_hours(hours: float) -> str:

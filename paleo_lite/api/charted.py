@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine
-from ..units import parse_range
+from ..units import parse_range, spell_out_tokens
 from .question import Question
 from .resolve import resolve_question
 
@@ -78,7 +78,8 @@ def memory_ranges(
     samples_in_turn = parse_range(batch_sizes, "batch sizes")
     over_batch = [memory_at(fixed.with_changes(batch_size=samples)) for samples in samples_in_turn]
     over_tokens, left_out = [], []
-    for tokens in parse_range(token_counts, "tokens"):
+    counts = spell_out_tokens(token_counts) if isinstance(token_counts, str) else token_counts
+    for tokens in parse_range(counts, "tokens"):
         try:
             workload, _, _ = resolve_at(tokens)
             over_tokens.append(memory_at(workload))

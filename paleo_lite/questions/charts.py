@@ -12,7 +12,7 @@ from .names import Names
 from .option import Options, option
 from .profile_options import PRECISIONS
 from .records import DEVICE_GROUP, FORMATS, HARDWARE_FILES, NETWORK_GROUP
-from .values import INTEGER, CommaSeparated
+from .values import INTEGER, TOKENS, CommaSeparated
 
 if TYPE_CHECKING:
     from ..machines import Device
@@ -34,7 +34,7 @@ class MemoryChart(Options):
     )  # fmt: skip
     batch_size: int = option(8, group=NETWORK_GROUP, type=INTEGER, help="Batch size of the range of tokens.")
     sequence_length: int = option(
-        2048, group=NETWORK_GROUP, type=INTEGER, metavar="TOKENS",
+        2048, group=NETWORK_GROUP, type=TOKENS, metavar="TOKENS",
         help="Tokens of the range of batch sizes: per sequence, in decode in the KV cache.",
     )  # fmt: skip
     batch_sizes: str | Sequence[int] = option(
@@ -69,6 +69,6 @@ class LocalChart(Options):
         help="Format of llama.cpp; several separated by commas. [default: ten that people publish]",
     )  # fmt: skip
     context: int | None = option(
-        group=NETWORK_GROUP, type=INTEGER, metavar="TOKENS", help="Tokens in the KV cache. [default: 4096]"
+        group=NETWORK_GROUP, type=TOKENS, metavar="TOKENS", help="Tokens in the KV cache. [default: 4096]"
     )
     hardware_files: Sequence[str | Path] = option((), **HARDWARE_FILES)

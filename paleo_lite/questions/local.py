@@ -21,7 +21,7 @@ from .records import (
     NetworkAsked,
     SiteOptions,
 )
-from .values import INTEGER, Quantity, to_list
+from .values import INTEGER, TOKENS, Quantity, to_list
 
 if TYPE_CHECKING:
     from ..machines import Device
@@ -44,12 +44,12 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
         help="Format of the weights, such as q4_k_m. [default: that of the file, or the usual one of the engine]",
     )  # fmt: skip
     context: int | None = option(
-        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
+        group=NETWORK_GROUP, is_common=True, type=TOKENS, metavar="TOKENS",
         spellings=("--context", "--ctx-size", "-c"),
         help="Tokens in the cache. [default: 4096, or as many as the network knows]",
     )  # fmt: skip
     prompt: int | None = option(
-        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
+        group=NETWORK_GROUP, is_common=True, type=TOKENS, metavar="TOKENS",
         spellings=("--prompt", "--sequence-length"),
         help="Tokens of the prompt. [default: 512]",
     )  # fmt: skip

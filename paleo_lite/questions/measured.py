@@ -16,7 +16,7 @@ from .option import Options, argument, option, options_of
 from .profile_options import FileNames, ProcessOptions
 from .recorded_facts import RunFacts
 from .records import DEVICE_GROUP, HARDWARE_FILES, MODEL_GROUP, NETWORK_GROUP, TRAINING_PRECISIONS
-from .values import INTEGER, CommaSeparated
+from .values import INTEGER, TOKENS, CommaSeparated
 
 if TYPE_CHECKING:
     from ..calibration.measurements import Measurement
@@ -48,7 +48,7 @@ class NamedFacts(Options):
         help="Precision, where the files do not record it.",
     )
     sequence_length: int | None = option(
-        group=NETWORK_GROUP, type=INTEGER, metavar="TOKENS",
+        group=NETWORK_GROUP, type=TOKENS, metavar="TOKENS",
         help="Tokens per sequence, where the files do not record them.",
     )  # fmt: skip
 

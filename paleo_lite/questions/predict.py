@@ -39,7 +39,7 @@ from .records import (
     SizeOptions,
     WeightOptions,
 )
-from .values import BATCH_SIZE, FIT, INTEGER
+from .values import BATCH_SIZE, FIT, INTEGER, TOKENS
 
 if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
@@ -88,7 +88,7 @@ class Predict(
         "of it; prefill and decode are the phases of text generation.",
     )  # fmt: skip
     context: int | None = option(
-        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS", spellings=("--context", "-c"),
+        group=NETWORK_GROUP, is_common=True, type=TOKENS, metavar="TOKENS", spellings=("--context", "-c"),
         help="Tokens in the KV cache, for the phase decode.",
     )  # fmt: skip
     flops: float | str | None = option(

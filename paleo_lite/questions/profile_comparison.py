@@ -34,7 +34,7 @@ from .profile_options import (
 )
 from .recorded_facts import RunFacts
 from .records import DEVICE_GROUP, NETWORK_GROUP, TRAINING_PRECISIONS, DeviceOptions, PppOptions
-from .values import INTEGER
+from .values import INTEGER, TOKENS
 
 if TYPE_CHECKING:
     from ..calibration.comparison import ProfileComparison
@@ -84,12 +84,12 @@ class ComparisonQuestion(RunFacts, FileNames, CaptureOptions, PppOptions, Device
         help="With --predict: samples per pass. [default: as in the file name of the profile]",
     )  # fmt: skip
     sequence_length: int | None = option(
-        group=NETWORK_GROUP, type=INTEGER, metavar="TOKENS",
+        group=NETWORK_GROUP, type=TOKENS, metavar="TOKENS",
         help="Tokens per sequence of a language model; in prefill the length of the prompt. [default: the maximum of "
         "the model, but at most 2048]",
     )  # fmt: skip
     context: int | None = option(
-        group=NETWORK_GROUP, type=INTEGER, metavar="TOKENS", help="Tokens in the KV cache, for the phase decode."
+        group=NETWORK_GROUP, type=TOKENS, metavar="TOKENS", help="Tokens in the KV cache, for the phase decode."
     )
     phase: str | None = option(
         group=NETWORK_GROUP, type=Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES"), metavar="NAME",

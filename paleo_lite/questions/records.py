@@ -13,7 +13,18 @@ from ..errors import BadValue
 from .completion import CALIBRATION, DEVICE, LINK, NETWORK, PLATFORM
 from .names import FormatNames, Names, OffloadNames, OptimizerNames, PrecisionNames, StrategyNames
 from .option import Options, Several, option
-from .values import INTEGER, PICTURE_SIZE, PPP, CommaSeparated, KeyValues, ModuleInput, PriceOrCloud, Quantity, YesNo
+from .values import (
+    INTEGER,
+    PICTURE_SIZE,
+    PPP,
+    TOKENS,
+    CommaSeparated,
+    KeyValues,
+    ModuleInput,
+    PriceOrCloud,
+    Quantity,
+    YesNo,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -188,7 +199,7 @@ class SizeOptions(Options):
     """The size of one sample of a network."""
 
     sequence_length: Several[int | None] = option(
-        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
+        group=NETWORK_GROUP, is_common=True, type=TOKENS, metavar="TOKENS",
         spellings=("--sequence-length", "--seq-length", "--max-length"),
         help="Tokens per sequence of a language model; in prefill the length of the prompt. [default: the maximum of "
         "the model, but at most 2048]",

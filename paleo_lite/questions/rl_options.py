@@ -28,7 +28,7 @@ from .records import (
     settings_of,
 )
 from .serve_options import SPECULATION_SETTINGS
-from .values import INTEGER, KeyValues, Number, Quantity, YesNo
+from .values import INTEGER, TOKENS, KeyValues, MeanTokens, Number, Quantity, YesNo
 
 if TYPE_CHECKING:
     from ..reinforcement.algorithms import RlAlgorithm
@@ -87,17 +87,18 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         help="Responses to each prompt. [default: 16 of grpo and dapo, 1 of ppo, otherwise 1 or 4]",
     )  # fmt: skip
     prompt_tokens: Several[int] = option(
-        256, group=STEP_GROUP, is_common=True, type=INTEGER, metavar="TOKENS", help="Mean tokens of a prompt."
+        256, group=STEP_GROUP, is_common=True, type=TOKENS, metavar="TOKENS", help="Mean tokens of a prompt."
     )
     response_tokens: Several[float] = option(
-        1024, group=STEP_GROUP, is_common=True, type=click.FLOAT, metavar="TOKENS", help="Mean tokens of a response."
-    )
+        1024, group=STEP_GROUP, is_common=True, type=MeanTokens(example="1024 or 2k"), metavar="TOKENS",
+        help="Mean tokens of a response.",
+    )  # fmt: skip
     lengths: str | Path | None = option(
         group=STEP_GROUP, is_single=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
         help="File with the tokens of one response per line, instead of --response-tokens.",
     )  # fmt: skip
     max_tokens: Several[int | None] = option(
-        group=STEP_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
+        group=STEP_GROUP, is_common=True, type=TOKENS, metavar="TOKENS",
         help="Most tokens of prompt and response; longer responses are cut off. [default: the prompt and four times "
         "the mean response]",
     )  # fmt: skip
@@ -116,7 +117,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         "frameworks that do not pack]",
     )  # fmt: skip
     micro_batch_tokens: Several[int | None] = option(
-        group=TRAINING_GROUP, type=INTEGER, metavar="TOKENS",
+        group=TRAINING_GROUP, type=TOKENS, metavar="TOKENS",
         help="Tokens of a packed micro-batch per device. [default: that of the framework]",
     )  # fmt: skip
     precision: Several[str] = option(

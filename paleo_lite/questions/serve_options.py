@@ -26,7 +26,7 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, DurationText, KeyValues, Number, Quantity, SharesByPosition
+from .values import INTEGER, TOKENS, DurationText, KeyValues, Number, Quantity, SharesByPosition, TokenCount
 
 if TYPE_CHECKING:
     pass
@@ -162,7 +162,7 @@ class Serve(
     input_tokens: Several[int | str] = option(
         1024, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
         spellings=("--input-tokens", "--random-input-len", "--isl"),
-        help="Tokens of a prompt: 1024, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
+        help="Tokens of a prompt: 1024, 2k, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
     )  # fmt: skip
     output_tokens: Several[int | str] = option(
         256, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
@@ -207,7 +207,7 @@ class Serve(
         help="Engine, with its defaults of batches and memory.",
     )  # fmt: skip
     max_batched_tokens: Several[int | None] = option(
-        group=ENGINE_GROUP, type=INTEGER, metavar="N",
+        group=ENGINE_GROUP, type=TOKENS, metavar="N",
         spellings=("--max-batched-tokens", "--max-num-batched-tokens", "--max-prefill-tokens"),
         help="Tokens per iteration.",
     )  # fmt: skip
@@ -217,7 +217,7 @@ class Serve(
         help="Sequences that run at the same time.",
     )  # fmt: skip
     chunked_prefill: Several[int | None] = option(
-        group=ENGINE_GROUP, is_common=True, type=click.INT, metavar="TOKENS",
+        group=ENGINE_GROUP, is_common=True, type=TokenCount(minimum=0), metavar="TOKENS",
         spellings=("--chunked-prefill", "--chunked-prefill-size"),
         help="Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.",
     )  # fmt: skip

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..arguments import quote_value
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..files import file_exists
-from ..units import parse_duration, parse_quantity, parse_range
+from ..units import is_integer, parse_duration, parse_quantity, parse_range, spell_out_tokens
 from .completion import DEVICE, NETWORK, PlatformText
 from .names import Names, parameter_name, quote
 
@@ -23,27 +24,45 @@ _MAX_DIGITS = 4000  # Python raises ValueError for integers with more than about
 
 
 class WholeNumber(click.ParamType):  # type: ignore[type-arg]
-    """An integer >= 1, and at most the maximum if there is one."""
+    """An integer that is at least the minimum, and at most the maximum if there is one."""
 
     name = "number"
 
-    def __init__(self, maximum: int | None = None) -> None:
+    def __init__(self, maximum: int | None = None, minimum: int = 1) -> None:
         self.maximum = maximum
+        self.minimum = minimum
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the integer; raise BadValue if it is out of range."""
         text = str(value).strip()
-        number = 0
+        number = self.minimum - 1
         if isinstance(value, bool):
-            raise BadValue(f"{parameter_name(param)} must be an integer >= 1 (got {value})")
+            raise BadValue(f"{parameter_name(param)} must be {self.expected} (got {value})")
         if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
             number = int(text)
-        if self.maximum is None and number < 1:
-            raise BadValue(f"{parameter_name(param)} must be an integer >= 1 (got {quote(text)})")
-        if self.maximum is not None and not 1 <= number <= self.maximum:
-            expected = f"an integer from 1 to {self.maximum:,}"
-            raise BadValue(f"{parameter_name(param)} must be {expected} (got {quote(text)})")
+        if number < self.minimum or (self.maximum is not None and number > self.maximum):
+            raise BadValue(f"{parameter_name(param)} must be {self.expected} (got {quote(text)})")
         return number
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, for the error message."""
+        if self.maximum is None:
+            return f"an integer >= {self.minimum}"
+        return f"an integer from {self.minimum} to {self.maximum:,}"
+
+
+class TokenCount(WholeNumber):
+    """A number of tokens, also in thousands and millions: 8k is 8,000 and 8K is 8,192, as in vLLM."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the integer; raise BadValue if it is out of range."""
+        return super().convert(spell_out_tokens(value) if isinstance(value, str) else value, param, ctx)
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, for the error message."""
+        return f"{super().expected}, such as 8192, 8k (8,000) or 8K (8,192)"
 
 
 class BatchSize(WholeNumber):
@@ -73,6 +92,19 @@ class PictureSize(WholeNumber):
         parse_image_size(text)
         return text
 
+    def spell_pairs(self, value: Any, name: str) -> Any:
+        """Return a value of Python with every tuple of width and height as text; a list is several sizes."""
+        if isinstance(value, list):
+            return [self.spell_pairs(item, name) for item in value]
+        if not isinstance(value, tuple):
+            return value
+        if len(value) != 2 or not all(is_integer(number) for number in value):
+            raise BadValue(
+                f"`{name}` takes a tuple of width and height, such as (1024, 768), or a list of several sizes "
+                f"(got {quote_value(value)})"
+            )
+        return f"{value[0]}x{value[1]}"
+
 
 class Number(click.ParamType):  # type: ignore[type-arg]
     """A number > 0, or a number between two inclusive limits; the example is a valid value for the error message."""
@@ -100,6 +132,14 @@ class Number(click.ParamType):  # type: ignore[type-arg]
             example = f", such as {self.example}" if self.example else ""
             raise BadValue(f"{parameter_name(param)} must be {expected}{example} (got {quote(str(value))})")
         return number
+
+
+class MeanTokens(Number):
+    """A mean number of tokens > 0, also in thousands as `TokenCount`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; raise BadValue if it is out of range."""
+        return super().convert(spell_out_tokens(value) if isinstance(value, str) else value, param, ctx)
 
 
 class SharesByPosition(Number):
@@ -149,7 +189,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         """Return a single value, or a list if there are several distinct values."""
         if isinstance(value, list):
             return value  # converted before
-        text = str(value)
+        text = spell_out_tokens(str(value)) if isinstance(self.item_type, TokenCount) else str(value)
         if text.strip() == "all" and (names := self._all_names()):
             parts = names
         elif self._is_range(text):
@@ -363,6 +403,7 @@ class Shape(click.ParamType):  # type: ignore[type-arg]
 
 
 INTEGER = WholeNumber()
+TOKENS = TokenCount()
 BATCH_SIZE = BatchSize()
 DURATION = DurationText()
 PICTURE_SIZE = PictureSize()

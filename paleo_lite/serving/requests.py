@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import BadFile, BadQuantity, BadValue, UnknownName
 from ..files import NOT_TEXT, check_regular
-from ..units import check_integer, parse_quantity
+from ..units import check_integer, parse_quantity, spell_out_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -242,7 +242,7 @@ def parse_lengths(
         dataset = DATASETS[text]
         quantiles = dataset.input_quantiles if is_input else dataset.output_quantiles
         return Lengths(quantiles[0][1], quantiles=quantiles)
-    mean_text, colon, deviation_text = text.partition(":")
+    mean_text, colon, deviation_text = spell_out_tokens(text).partition(":")
     try:
         mean = parse_quantity(mean_text, "")
         deviation = parse_quantity(deviation_text, "") if colon else 0.0

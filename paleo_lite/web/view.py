@@ -19,8 +19,8 @@ import msgspec
 from ..errors import BadValue, PaleoError, UnknownName
 from ..questions.names import Names
 from ..questions.option import Option, documented_spelling, options_of
-from ..questions.values import FIT, BatchSize, CommaSeparated, KeyValues, WholeNumber
-from ..units import parse_range
+from ..questions.values import FIT, BatchSize, CommaSeparated, KeyValues, TokenCount, WholeNumber
+from ..units import parse_range, spell_out_tokens
 from .uploads import NETWORKS
 from .wanted import (
     ANSWERS_AT_MOST,
@@ -177,8 +177,8 @@ def check_option(kind: str, name: str, text: str, uploaded: Sequence[str] = ()) 
                 raise BadValue(f"must be yes (got {text!r})")
             return text
         _check_names(kind, name, text)
-        if type(declared.type) is WholeNumber or (type(declared.type) is BatchSize and text != FIT):
-            _check_counts(text, AT_MOST.get(name, AT_MOST_ELSE))
+        if type(declared.type) in (WholeNumber, TokenCount) or (type(declared.type) is BatchSize and text != FIT):
+            _check_counts(_in_full(text, declared), AT_MOST.get(name, AT_MOST_ELSE))
         value_type = CommaSeparated(declared.type) if takes_several(kind, name) else declared.type
         for item in _items(text, declared):
             value_type.convert(item, None, None)
@@ -228,6 +228,11 @@ def shipped_names(kind: str, name: str) -> tuple[str, ...]:
     return tuple(item.value for item in items if item.type == "plain")
 
 
+def _in_full(text: str, declared: Option) -> str:
+    """Return the text of a value, with numbers of tokens in full."""
+    return spell_out_tokens(text) if isinstance(declared.type, TokenCount) else text
+
+
 def _check_counts(text: str, limit: int) -> None:
     """Check the numbers of a text, or of a range."""
     if not re.search("[,:]", text):
@@ -249,8 +254,9 @@ def check_amount(view: View) -> None:
         if text.strip() == "all":
             combinations *= max(len(shipped_names(view.asked, name)), 1)
         elif takes_several(view.asked, name) and re.search("[,:]", text):
-            is_number = isinstance(declared[name].type, WholeNumber) and re.fullmatch(r"[\d,.:x ]+", text)
-            combinations *= len(parse_range(text, "numbers")) if is_number else text.count(",") + 1
+            in_full = _in_full(text, declared[name])
+            is_number = isinstance(declared[name].type, WholeNumber) and re.fullmatch(r"[\d,.:x ]+", in_full)
+            combinations *= len(parse_range(in_full, "numbers")) if is_number else text.count(",") + 1
     if combinations > ANSWERS_AT_MOST:
         raise BadValue(
             f"the page compares up to {ANSWERS_AT_MOST} combinations (got {combinations:,}): give fewer values"

@@ -22,9 +22,12 @@ from paleo_lite import questions
 from paleo_lite.cli import main, options
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.questions.completion import CompletedText
+from paleo_lite.questions.diffusion import Diffusion
+from paleo_lite.questions.kind import KINDS, find_kind
 from paleo_lite.questions.names import Names, OptimizerNames, documented_name
-from paleo_lite.questions.option import Options, parameters_of
-from paleo_lite.questions.values import INTEGER, PPP, CommaSeparated, Number, PictureSize, WholeNumber
+from paleo_lite.questions.option import Options, options_of, parameters_of
+from paleo_lite.questions.values import INTEGER, PPP, TOKENS, CommaSeparated, Number, PictureSize, WholeNumber
+from paleo_lite.serving.requests import parse_lengths
 
 
 def commands(group=main, words=()):
@@ -243,3 +246,58 @@ def test_columns_are_offered_of_the_file_that_was_typed(tmp_path):
 def test_files_are_offered_where_a_file_will_do():
     found = ShellComplete(main, {}, "paleo-lite", "_X").get_completions(["predict", "vgg16", "--calibration"], "mine.t")
     assert [(item.value, item.type) for item in found] == [("mine.t", "file")]
+
+
+# Numbers of tokens ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("1k", 1000),
+        ("1K", 1024),
+        ("25.6k", 25_600),
+        ("2m", 2_000_000),
+        ("128K", 131_072),
+        ("8192", 8192),
+        ("0.5k", 500),
+    ],
+)
+def test_tokens_are_counted_in_thousands_as_vllm_counts_them(text: str, tokens: int) -> None:
+    # The first three are the examples of `human_readable_int` in vllm/utils, which reads --max-model-len.
+    assert TOKENS.convert(text, None, None) == tokens
+    assert parse_lengths(text, "--input-tokens", is_input=True).mean == tokens
+
+
+@pytest.mark.parametrize("text", ["8q", "k", "0", "-1k", "1.0005k", "8kk", "1e400", "9" * 4001 + "k"])
+def test_other_texts_are_no_numbers_of_tokens(text: str) -> None:
+    with pytest.raises(BadValue, match=r"must be an integer >= 1, such as 8192, 8k \(8,000\) or 8K \(8,192\)"):
+        TOKENS.convert(text, None, None)
+
+
+def test_ranges_of_tokens_take_thousands() -> None:
+    assert CommaSeparated(TOKENS).convert("1k:4k:x2", None, None) == [1000, 2000, 4000]
+    assert CommaSeparated(TOKENS).convert("8k,16K", None, None) == [8000, 16_384]
+
+
+def test_every_option_that_counts_tokens_takes_thousands() -> None:
+    refused = []
+    for name in KINDS:
+        for option, declared in options_of(find_kind(name).record).items():
+            if declared.metavar != "TOKENS" or option in ("input_tokens", "output_tokens"):
+                continue  # those two are read by `parse_lengths`
+            if declared.type.convert("8k", None, None) != 8000:
+                refused.append((name, option))
+    assert refused == []
+
+
+# Sizes of pictures ----------------------------------------------------------------------------------------------------
+
+
+def test_a_tuple_is_the_width_and_height_of_a_picture_and_a_list_is_several_sizes() -> None:
+    one = Diffusion("flux.1-dev", gpu="h100-sxm", image_size=(1024, 768))  # type: ignore[arg-type]
+    assert one.image_size == "1024x768"
+    several = Diffusion("flux.1-dev", gpu="h100-sxm", image_size=[(1024, 768), 512])  # type: ignore[list-item]
+    assert several.image_size == ["1024x768", 512]
+    with pytest.raises(BadValue, match=r"takes a tuple of width and height, such as \(1024, 768\)"):
+        Diffusion("flux.1-dev", gpu="h100-sxm", image_size=(512, 768, 1024))

@@ -125,6 +125,9 @@ def test_too_many_combinations_are_refused():
     view = View("predict", "vgg16", ("t4", "l4"), {"batch_size": "1:40", "precision": "fp32,fp16,bf16,tf32"})
     with pytest.raises(BadValue, match=r"up to 240 combinations \(got 320\)"):
         check_amount(view)
+    thousands = View("predict", "llama-3-8b", ("h100-sxm",), {"phase": "prefill", "sequence_length": "1k:2k:1"})
+    with pytest.raises(BadValue, match=r"up to 240 combinations \(got 1,001\)"):
+        check_amount(thousands)
 
 
 TRAINED = {"ask": ["train"], "gpu": ["h100-sxm", "l40s"]}
