@@ -72,7 +72,8 @@ class Diffusion(
     )  # fmt: skip
     image_size: Several[int | str | None] = option(
         group=NETWORK_GROUP, is_common=True, type=PICTURE_SIZE, metavar="PIXELS",
-        help="Size of the pictures: 1024 or width x height as in 1024x768. [default: that of the pipeline]",
+        help="Size of the pictures: 1024 or width x height as in 1024x768; in Python also the tuple (1024, 768), while "
+        "a list is several sizes. [default: that of the pipeline]",
     )  # fmt: skip
     steps: Several[int | None] = option(
         group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",

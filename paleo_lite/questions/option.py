@@ -20,7 +20,7 @@ import click
 from ..arguments import LARGEST_INTEGER, check_argument, has_class, quote_value
 from ..errors import BadValue
 from .names import documented_name
-from .values import CommaSeparated, KeyValues, Shape, flatten, join_listed
+from .values import CommaSeparated, KeyValues, PictureSize, Shape, flatten, join_listed
 
 T = TypeVar("T")
 
@@ -176,6 +176,9 @@ class Options:
             if value is None:
                 object.__setattr__(self, field.name, field.default)  # not given
             elif value is not field.default:
+                kind = declared[field.name].type
+                if isinstance(kind, PictureSize):
+                    value = kind.spell_pairs(value, documented_name(parameters[field.name]))
                 _check_objects(value, str(field.type), parameters[field.name])
                 object.__setattr__(self, field.name, _convert(value, declared[field.name], parameters[field.name]))
 
