@@ -125,7 +125,8 @@ def _check_facts(findings: Findings, notes: list[str]) -> None:
         for fact, assumed in ASSUMED.items():
             if f"`--{fact} " in sentence:
                 notes.append(f"{findings.name}: {sentence}; {assumed} is assumed")
-    notes.extend(f"{findings.name}: {sentence}" for sentence in (*findings.guesses, *findings.doubts))
+    said = (*findings.guesses, *findings.doubts, *findings.row_doubts)
+    notes.extend(f"{findings.name}: {sentence}" for sentence in said)
 
 
 def _observations(

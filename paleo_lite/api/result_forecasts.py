@@ -128,7 +128,7 @@ def compare_result(path: Path, given: dict[str, Any], hardware_files: list[Path]
     question = {name: findings.configuration[name] for name in FACTS if name in findings.configuration}
     if len({reading.values.get("network") for reading in findings.readings}) > 1:
         question.pop("network", None)  # each row has its own
-    notes = [*contradicted, *findings.guesses, *findings.doubts, *assumptions]
+    notes = [*contradicted, *findings.guesses, *findings.doubts, *findings.row_doubts, *assumptions]
     if any(row.kind == "server" for row in rows):
         notes.insert(0, _MEAN_LENGTHS)
     return MeasuredBesideForecast(findings.name, findings.tool, question, rows, left_out, notes)

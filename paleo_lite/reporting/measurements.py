@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +32,6 @@ _KEPT = (
     "tokens_per_s", "step_s", "samples_per_s", "time_s", "bus_bytes_per_s", "bytes_per_s", "power_w", "flops_per_s",
 )  # fmt: skip
 """Columns that a narrow terminal shows first."""
-_NUMBERS = re.compile(r"[\d.,]+")
 _MAIN = ("tpot_s", "tokens_per_s", "output_tokens_per_s", "step_s", "bus_bytes_per_s", "bytes_per_s", "power_w",
          "flops_per_s", "time_s")  # fmt: skip
 """Figures of the summary of many files: the first that a file has."""
@@ -72,15 +70,11 @@ def _file_page(findings: Findings, top: int | None) -> Document:
 
 def _notes(findings: Findings) -> list[str]:
     """Return the doubts about a file and what it leaves out; a doubt that several rows share is listed once."""
-    doubts_by_pattern: dict[str, list[str]] = {}
-    for reading in findings.readings:
-        for doubt in reading.doubts:
-            doubts_by_pattern.setdefault(_NUMBERS.sub("", doubt), []).append(doubt)
     notes = []
-    for doubts in doubts_by_pattern.values():
-        others = len(doubts) - 1
+    for doubt, numbers in findings.doubts_by_rows():
+        others = len(numbers) - 1
         rows = f" ({others} more {'row' if others == 1 else 'rows'} likewise)" if others else ""
-        notes.append(f"{doubts[0]}{rows}")
+        notes.append(f"{doubt}{rows}")
     return [_sentence(note) for note in [*notes, *findings.doubts, *findings.missing]]
 
 

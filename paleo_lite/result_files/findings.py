@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ MOST_OF_A_ROW = 1e30
 """Largest number that a row takes."""
 
 _MOST_DOUBTS = 40
+_NAMED_ROWS = 5  # more rows are counted
+_NUMBERS = re.compile(r"[\d.,]+")
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -107,6 +110,27 @@ class Findings(msgspec.Struct):
             by_place.setdefault(how, []).append(f"{name} {self.configuration[name]}")
         return [f"guessed from {how}: {', '.join(facts)}" for how, facts in by_place.items()]
 
+    def doubts_by_rows(self) -> list[tuple[str, list[int]]]:
+        """Return each doubt about rows once, as that of the first row, and the numbers of its rows, from 1."""
+        first: dict[str, str] = {}
+        rows: dict[str, list[int]] = {}
+        for number, reading in enumerate(self.readings, 1):
+            for doubt in reading.doubts:
+                pattern = _NUMBERS.sub("", doubt)
+                first.setdefault(pattern, doubt)
+                rows.setdefault(pattern, []).append(number)
+        return [(doubt, rows[pattern]) for pattern, doubt in first.items()]
+
+    @property
+    def row_doubts(self) -> list[str]:
+        """A sentence for each doubt about rows, which names the row if there are several."""
+        sentences = []
+        for doubt, rows in self.doubts_by_rows():
+            place = f"row {rows[0]}: " if len(self.readings) > 1 else ""
+            others = f" ({_name_rows(rows[1:])} likewise)" if len(rows) > 1 else ""
+            sentences.append(f"{place}{doubt}{others}")
+        return sentences
+
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
         return {
@@ -120,6 +144,13 @@ class Findings(msgspec.Struct):
             "missing": self.missing,
             "doubts": self.doubts,
         }
+
+
+def _name_rows(rows: list[int]) -> str:
+    """Return the numbers of rows, or how many there are."""
+    if len(rows) > _NAMED_ROWS:
+        return f"{len(rows):,} more rows"
+    return f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows))}"
 
 
 def _is_finite(value: Any) -> bool:

@@ -7,6 +7,7 @@ serving/causes.py, serving/learned.py.
 from __future__ import annotations
 
 import json
+import re
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -464,3 +465,27 @@ def test_slow_messages_bound_collectives(tmp_path: Path) -> None:
     path.write_text(PERFTEST.format(mib=49e9 / 2**20))
     with pytest.raises(BadValue, match="messages as fast as forecast bound no collective"):
         pl.calibrate(path, gpu="h100-sxm")
+
+
+def test_contradictions_of_a_file_are_said_with_their_rows(tmp_path: Path) -> None:
+    # 9,999 tokens/s are not the 80 requests of 200 tokens in the time that the run took.
+    path = write(tmp_path / "a.json", bench(8, 10.0), bench(16, 11.0, output_throughput=9_999.0), bench(32, 12.0))
+    contradiction = r"row 2: .* requests/s with answers of 200 tokens are .* tokens/s, and 9,999 output tokens/s"
+    learned = pl.calibrate(path, **SERVER)
+    assert isinstance(learned, EvidenceCalibration)
+    assert any(re.search(rf"^{re.escape(str(path))}: {contradiction}", note) for note in learned.notes)
+    assert any(re.search(rf"^{contradiction}", note) for note in pl.compare(path, **SERVER).notes)
+
+
+def test_rows_that_contradict_each_other_are_no_good_calibration(tmp_path: Path) -> None:
+    usual = forecast().latencies["tpot_s"]["mean"].value * 1e3
+    learned = pl.calibrate(write(tmp_path / "a.json", bench(8, 2 * usual), bench(8, usual / 2)), **SERVER)
+    assert isinstance(learned, EvidenceCalibration)
+    tokens = next(row for row in learned.accuracy() if row.figure == "tpot_s")
+    assert tokens.after > 1.25 * tokens.before
+    said = f"the other rows forecast tpot_s with an error of {tokens.after:.0%}, and the shipped constants alone with"
+    assert any(sentence.startswith(said) for sentence in learned.warnings())
+
+
+def test_rows_that_agree_are_not_doubted(slow_server: EvidenceCalibration) -> None:
+    assert not any("contradict" in sentence for sentence in slow_server.warnings())
