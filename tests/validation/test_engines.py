@@ -27,7 +27,13 @@ from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
 from validation.engines import simulated, steps, tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
-from validation.engines.servers import PublishedServer, _mark_drafting, _receive_interval, published_servers
+from validation.engines.servers import (
+    PublishedServer,
+    _gathers_prompts,
+    _mark_drafting,
+    _receive_interval,
+    published_servers,
+)
 from validation.engines.steps import _pausing_share, between_sources
 from validation.engines.tables import READERS, TimedKernels, attention_pairs
 
@@ -308,6 +314,47 @@ def test_servers_that_draft_are_faster_but_for_the_first_token(tpot_s: float, tt
     plain = msgspec.structs.replace(SERVER, network="deepseek-r1")
     other = msgspec.structs.replace(plain, tpot_s=tpot_s - 1e-5, ttft_s=ttft_s)
     assert [server.is_speculative for server in _mark_drafting([plain, other])] == [False, drafts]
+
+
+@pytest.mark.parametrize(
+    ("changes", "drafts"),
+    [
+        ({"experts": 4}, True),  # the experts are divided in another way
+        ({"output_tokens": 8192.0}, True),  # contexts are longer
+        ({"output_tokens": 100.0}, False),
+        ({"output_tokens": 8192.0, "concurrency": 128}, False),  # others send prompts less often
+        ({"experts": 4, "network": "llama-3.1-8b"}, False),
+        ({"attention_data": 4}, False),
+    ],
+)
+def test_servers_that_draft_divide_experts_differently_or_answer_for_longer(
+    changes: dict[str, Any], drafts: bool
+) -> None:
+    plain = msgspec.structs.replace(SERVER, network="deepseek-r1")
+    shared = {name: changes[name] for name in ("concurrency", "network") if name in changes}
+    other = msgspec.structs.replace(plain, tpot_s=0.7 * plain.step_s, **changes)
+    found = _mark_drafting([msgspec.structs.replace(plain, **shared), other])
+    assert [server.is_speculative for server in found] == [False, drafts]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "network", "engine", "devices", "gathers"),
+    [
+        # InferenceX, 70b_fp8_h200_trt_slurm.sh: 1,024 tokens each and tensor parallelism below 8.
+        (("1024", "1024"), "llama-3.1-70b", "tensorrt-llm", 4, True),
+        (("1024", "1024"), "llama-3.1-70b", "tensorrt-llm", 8, False),
+        (("1024", "8192"), "llama-3.1-70b", "tensorrt-llm", 4, False),
+        (("1024", "1024"), "llama-3.1-70b", "vllm", 4, False),
+        (("1024", "1024"), "gpt-oss-120b", "tensorrt-llm", 4, False),
+    ],
+)
+def test_first_tokens_of_servers_that_gather_prompts_are_left_out(
+    lengths: tuple[str, str], network: str, engine: str, devices: int, gathers: bool
+) -> None:
+    found = _gathers_prompts(dict(zip(("isl", "osl"), lengths)), network, engine, devices)
+    assert found == gathers
+    drawn = msgspec.structs.replace(SERVER, is_drawn=True, gathers_prompts=found)
+    assert steps.informs_first_token(drawn) == (not gathers)
 
 
 def test_times_of_requests_need_the_first_tokens_of_two_networks() -> None:

@@ -2,7 +2,8 @@
 
 InferenceX lists some configurations of DeepSeek-R1 twice, with and without the drafting of further tokens, which its
 table does not tell apart: where one question has two answers, the faster one by a quarter or more is taken to draft
-(`Server.is_speculative`).
+(`PublishedServer.is_speculative`). Configurations with and without drafting divide the experts differently, and were
+measured with answers of different lengths.
 """
 
 from __future__ import annotations
@@ -65,6 +66,16 @@ DRAFTING_RATIO, LATE_DRAFTING_RATIO = 0.75, 0.85
 LATE_RATIO = 1.3
 """Time to a late first token of a server that drafts over that of one that does not, at least."""
 
+FEW_USERS = 64
+"""Users up to which prompts take little of the time per token, so that longer answers never shorten it by a quarter."""
+
+GATHERED_TOKENS, GATHERING_DEVICES = 1024, 8
+"""Tokens of prompts and of answers with which InferenceX lets TensorRT-LLM gather prompts, on fewer devices than these.
+
+Its scripts for Llama 3 70B (``benchmarks/70b_fp8_h200_trt_slurm.sh``, and those for B200 in fp8 and fp4) then set
+``batch_wait_timeout_iters: 20`` and ``batch_wait_max_tokens_ratio: 0.9``: prompts wait for up to 20 iterations.
+"""
+
 
 class PublishedServer(msgspec.Struct, frozen=True):
     """A published server under a closed loop.
@@ -102,6 +113,8 @@ class PublishedServer(msgspec.Struct, frozen=True):
         Tokens of every prompt that are in the cache already.
     receive_interval : int
         Decoding iterations between looks for new requests, an option of SGLang.
+    gathers_prompts : bool
+        Whether prompts wait for others to be computed together, an option of TensorRT-LLM.
     """
 
     source: str
@@ -127,6 +140,7 @@ class PublishedServer(msgspec.Struct, frozen=True):
     is_host_bound: bool = False
     shared_tokens: float = 0.0
     receive_interval: int = 1
+    gathers_prompts: bool = False
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -244,7 +258,15 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
         tokens_per_s=None,
         is_host_bound=is_undivided,
         receive_interval=_receive_interval(row, engine),
+        gathers_prompts=_gathers_prompts(row, network, engine, devices),
     )
+
+
+def _gathers_prompts(row: dict[str, str], network: str, engine: str, devices: int) -> bool:
+    """Return whether InferenceX lets TensorRT-LLM wait for further prompts."""
+    is_short = int(row["isl"]) == int(row["osl"]) == GATHERED_TOKENS
+    is_llama = network == "llama-3.1-70b" and engine == "tensorrt-llm"
+    return is_llama and is_short and devices < GATHERING_DEVICES
 
 
 def _receive_interval(row: dict[str, str], engine: str) -> int:
@@ -404,19 +426,30 @@ def _held_sequences(server: PublishedServer, point: PublishedServing) -> int:
 
 def _mark_drafting(servers: Iterable[PublishedServer]) -> list[PublishedServer]:
     """Mark the servers of DeepSeek-R1 that draft tokens: those far faster than another one of the same question."""
-    slowest: dict[tuple[object, ...], PublishedServer] = {}
     servers = list(servers)
+    rivals: dict[tuple[object, ...], list[PublishedServer]] = {}
     for server in servers:
-        key = _question(server)
-        if key not in slowest or server.step_s > slowest[key].step_s:
-            slowest[key] = server
+        rivals.setdefault(_question(server), []).append(server)
     marked = []
     for server in servers:
+        slowest = max((one for one in rivals[_question(server)] if _asks_no_more(one, server)), key=_step_of)
         drafts = server.network == "deepseek-r1" and server.version == "1.2.0rc6.post3"
-        drafts = drafts or server.step_s < DRAFTING_RATIO * slowest[_question(server)].step_s
-        drafts = drafts or _is_late(server, slowest[_question(server)])
+        drafts = drafts or server.step_s < DRAFTING_RATIO * slowest.step_s
+        drafts = drafts or (slowest.output_tokens == server.output_tokens and _is_late(server, slowest))
         marked.append(msgspec.structs.replace(server, is_speculative=drafts and server.source == "serving"))
     return marked
+
+
+def _step_of(server: PublishedServer) -> float:
+    return server.step_s
+
+
+def _asks_no_more(server: PublishedServer, other: PublishedServer) -> bool:
+    """Return whether the contexts of a server are no longer than those of another one, as far as this decides."""
+    if server.output_tokens == other.output_tokens:
+        return True
+    is_shorter = server.output_tokens < other.output_tokens
+    return other.network == "deepseek-r1" and is_shorter and other.concurrency <= FEW_USERS
 
 
 def _is_late(server: PublishedServer, slowest: PublishedServer) -> bool:
@@ -426,7 +459,12 @@ def _is_late(server: PublishedServer, slowest: PublishedServer) -> bool:
 
 
 def _question(server: PublishedServer) -> tuple[object, ...]:
+    """Return what servers of one question have in common, apart from the length of answers.
+
+    Of DeepSeek-R1 they may divide the experts differently.
+    """
+    experts = 0 if server.network == "deepseek-r1" else server.experts
     return (
-        server.source, server.network, server.gpu, server.engine, server.precision, server.devices, server.experts,
-        server.attention_data, server.input_tokens, server.output_tokens, server.concurrency,
+        server.source, server.network, server.gpu, server.engine, server.precision, server.devices, experts,
+        server.attention_data, server.input_tokens, server.concurrency,
     )  # fmt: skip

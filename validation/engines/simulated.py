@@ -37,7 +37,7 @@ DRAWN_MEAN, DRAWN_DEVIATION = 0.9, 0.058
 FIGURES: dict[str, tuple[Callable[[PublishedServer], float | None], Callable[[Any], Any]]] = {
     "TPOT": (lambda server: server.tpot_s, lambda answer: answer.latencies["tpot_s"]["p50"]),
     "TTFT": (
-        lambda server: server.ttft_s if server.was_warm else None,
+        lambda server: server.ttft_s if server.was_warm and not server.gathers_prompts else None,
         lambda answer: answer.latencies["ttft_s"]["mean"],
     ),
     "output per second": (lambda server: server.tokens_per_s, lambda answer: answer.figures["output_tokens_per_s"]),

@@ -423,7 +423,8 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
 def informs_first_token(server: PublishedServer) -> bool:
     """Return whether the time to first token of a server is fitted."""
     is_alone = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
-    return is_alone and server.was_warm and server.ttft_s is not None
+    waits_for_nothing = server.was_warm and not server.gathers_prompts
+    return is_alone and waits_for_nothing and server.ttft_s is not None
 
 
 def with_first_token_deviations(
