@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -47,21 +47,7 @@ def resolve_question(
         Whether options of the caller ask for the times of layers where kernels of an engine are known.
     """
     machine = question.machine(whole_board=whole_board)
-    precision, training, weights = question.precision, question.training, question.weights
-    multiplied_in = None
-    is_recipe = find_recipe(precision) is not None
-    if is_recipe and question.phase == "training" and training is None:
-        training = TrainingOptions()
-    if training is not None:
-        precision, training = training.split_precision(precision)
-        multiplied_in = training.products
-        if training.recipe is not None:
-            check_recipe(training.recipe, machine.device)
-    elif question.phase not in PHASES_WITH_GRADIENTS:
-        precision, weights = split_format(precision, weights)
-    elif is_recipe and precision not in PRECISION_BYTES:
-        raise BadValue(f"`--precision {precision}` is for training and inference, not for {question.phase}")
-    element_bytes(precision)
+    formats = _resolve_formats(question, machine.device)
     sequence = question.sequence
     if question.attention is not None:
         from ..timing.attention import is_fused_attention, resolve_attention
@@ -74,7 +60,7 @@ def resolve_question(
     servers = None
     if question.calibration is not None or question.evidence is not None:
         question, machine, servers = _with_evidence(question, machine, network.name)
-    engine = _choose_engine(question, network, machine.device, precision, is_by_layers, servers)
+    engine = _choose_engine(question, network, machine.device, formats.precision, is_by_layers, servers)
     model: TimeModel
     if engine is not None:
         from ..serving.engine_model import EngineModel
@@ -88,24 +74,24 @@ def resolve_question(
         execution = question.execution or default_execution(question.phase)
         model = choose_model(
             machine.device,
-            precision,
+            formats.precision,
             time_model=question.time_model,
             execution=execution,
             ppp=question.ppp,
             calibration=question.calibration,
-            products=multiplied_in,
+            products=formats.products,
             is_language_model=network.is_language_model,
             is_text_encoder=network.is_text_encoder,
         )
     workload = Workload(
         network,
-        precision=precision,
+        precision=formats.precision,
         batch_size=question.batch_size,
         phase=question.phase,
         execution=execution,
         convention=question.convention,
-        training=training,
-        weights=weights,
+        training=formats.training,
+        weights=formats.weights,
         attention=question.attention,
         engine=engine,
         int8_kernels=has_int8_kernels(machine.device),
@@ -113,6 +99,35 @@ def resolve_question(
     if servers is not None:  # with an engine, or it was refused above
         model = EngineModel.by_servers(servers, workload, machine.device)
     return workload, machine, model
+
+
+class _Formats(NamedTuple):
+    """The formats of a question, of which a recipe of training or an engine's format names several at once."""
+
+    precision: str
+    training: TrainingOptions | None
+    weights: str | None  # in which they are stored; None for those of the precision
+    products: str | None  # in which matrices are multiplied; None for that of the precision
+
+
+def _resolve_formats(question: Question, device: Device) -> _Formats:
+    """Return the formats of a question; raise BadValue for one that its phase or the device does not have."""
+    precision, training, weights = question.precision, question.training, question.weights
+    products = None
+    is_recipe = find_recipe(precision) is not None
+    if is_recipe and question.phase == "training" and training is None:
+        training = TrainingOptions()
+    if training is not None:
+        precision, training = training.split_precision(precision)
+        products = training.products
+        if training.recipe is not None:
+            check_recipe(training.recipe, device)
+    elif question.phase not in PHASES_WITH_GRADIENTS:
+        precision, weights = split_format(precision, weights)
+    elif is_recipe and precision not in PRECISION_BYTES:
+        raise BadValue(f"`--precision {precision}` is for training and inference, not for {question.phase}")
+    element_bytes(precision)
+    return _Formats(precision, training, weights, products)
 
 
 def _with_evidence(

@@ -7,7 +7,6 @@ import importlib
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from .option import Options, command_words
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
+    from ..profile_analysis.kernels import KernelRow
     from .kind import QuestionKind
 
 _PAGES = (".html", ".htm")
@@ -331,11 +331,9 @@ def report_profile(
     from .profile_options import PROFILE_READER
 
     require(*PROFILE_READER)
-    from ..profile_analysis import TOOLS
     from ..profile_analysis.analysis import measure_efficiency
     from ..profile_analysis.counters import NVIDIA
     from ..profile_analysis.kernels import report_kernels
-    from ..profile_analysis.next_command import next_command
     from ..profile_analysis.one_file import ReadOptions
     from ..profile_analysis.timeline import read_timeline
     from ..profiles.detect import open_profile
@@ -353,11 +351,6 @@ def report_profile(
         except PaleoError as error:
             return str(error).removeprefix(f"{path}: ")
 
-    next_commands: list[tuple[str, str]] = []
-    for tool in TOOLS if device.vendor == NVIDIA else ():
-        commands = result_or_message(partial(next_command, kernels.kernels, tool, "python train.py"))
-        if isinstance(commands, list):
-            next_commands += zip([f"With {tool}", "and then"], commands)
     words = ["paleo-lite", "efficiency", str(path), "--gpu", device.id, "--report", str(target)]
     words += [] if precision == "fp32" else ["--precision", precision]
     words += [] if name_pattern is None else ["--name-pattern", name_pattern]
@@ -369,6 +362,19 @@ def report_profile(
             lambda: measure_efficiency([path], device, ReadOptions(name_pattern=name_pattern), precision, jobs=1)
         ),
         timeline=result_or_message(lambda: read_timeline(open_profile(path, name_pattern), 300)),
-        next_commands=next_commands,
+        next_commands=_next_commands(kernels.kernels) if device.vendor == NVIDIA else [],
     )
     return _save(target, page)
+
+
+def _next_commands(kernels: Sequence[KernelRow]) -> list[tuple[str, str]]:
+    """Return the commands that measure the most important kernels more closely, each after its description."""
+    from ..profile_analysis import TOOLS
+    from ..profile_analysis.next_command import kernels_to_profile, next_command
+
+    if not kernels_to_profile(kernels):
+        return []
+    described = list[tuple[str, str]]()
+    for tool in TOOLS:
+        described += zip([f"With {tool}", "and then"], next_command(kernels, tool, "python train.py"))
+    return described
