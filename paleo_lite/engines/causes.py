@@ -48,6 +48,7 @@ def with_factors(constants: EngineConstants, logs: Mapping[str, float], learned:
             nucleus_logit_s=host.nucleus_logit_s * iteration,
             request_s=host.request_s * request,
             request_token_s=host.request_token_s * request,
+            request_kernel_s=host.request_kernel_s * request,
             request_iterations=host.request_iterations * request,
         )
     return msgspec.structs.replace(constants, company=(*constants.company, *company), hosts=hosts, learned=learned)

@@ -182,6 +182,9 @@ class Host(msgspec.Struct, frozen=True):
     # Besides `logit_s`, where clients sample from a nucleus (top-p or top-k), for which all logits are sorted.
     nucleus_logit_s: float = 0.0
     interval_factor: float = 2.5  # ends of the 90% interval of the time per iteration, relative to that time
+    # Per request and kernel of its prompt's iteration, in the closed loops of benchmarks: engines launch these kernels
+    # one by one. Times per token show that iterations with prompts do not take so much longer.
+    request_kernel_s: float = 0.0
 
 
 class Learned(msgspec.Struct, frozen=True, eq=False):

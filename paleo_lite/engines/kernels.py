@@ -99,3 +99,9 @@ class CountedKernel(msgspec.Struct, frozen=True):
 
     kernel: Kernel
     count: int  # blocks that have it
+
+    @property
+    def launches(self) -> int:
+        """Kernels that the engine launches for it in an iteration."""
+        each = self.kernel.launches if isinstance(self.kernel, Pointwise) else 1
+        return self.count * each

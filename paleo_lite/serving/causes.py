@@ -59,9 +59,8 @@ def server_shares(
     seconds[PROMPTS] = max(tpot_s - sum(seconds.values()), 0.0)
     per_token = shares_of(seconds)
     prompt_s = float(step.total_s(prefill, Load.of_prompts(1.0, max(prompt_tokens, 1.0))))
-    front_end_s = (
-        engine.request_overhead_s + engine.request_token_s * prompt_tokens + engine.request_iterations * tpot_s
-    )
+    front_end_s = engine.request_overhead_s + engine.request_kernels_s + engine.request_token_s * prompt_tokens
+    front_end_s += engine.request_iterations * tpot_s
     return {
         TIME_PER_TOKEN: per_token,
         FIRST_TOKEN: first_token_shares(per_token, ttft_s=ttft_s, prompt_s=prompt_s, front_end_s=front_end_s),

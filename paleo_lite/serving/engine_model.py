@@ -12,7 +12,7 @@ import numpy as np
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..engines.activity import kernel_activities, kernel_flops, moved_bytes
-from ..engines.kernels import AttentionKernel, CountedKernel, Kernel, Pointwise
+from ..engines.kernels import AttentionKernel, CountedKernel, Kernel
 from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
 from ..engines.records import ENGINES, KERNEL_ENGINES, USUAL_ENGINE
 from ..engines.routing import UNIFORM
@@ -230,12 +230,8 @@ def merge_kernels(kernels: Sequence[CountedKernel]) -> list[CountedKernel]:
     counts: Counter[Kernel] = Counter()
     for counted in kernels:
         counts[counted.kernel] += counted.count
-    return [CountedKernel(kernel, count) for kernel, count in counts.items() if launches_of(kernel)]
-
-
-def launches_of(kernel: Kernel) -> int:
-    """Return the number of kernels that an engine launches for a kernel of a block."""
-    return kernel.launches if isinstance(kernel, Pointwise) else 1
+    merged = [CountedKernel(kernel, count) for kernel, count in counts.items()]
+    return [counted for counted in merged if counted.launches]
 
 
 def _launched(
@@ -248,7 +244,7 @@ def _launched(
     return LaunchedKernels(
         names=tuple(_distinct(names)),
         kinds=tuple(kinds),
-        launches=np.array([counted.count * launches_of(counted.kernel) for counted in kernels]),
+        launches=np.array([counted.launches for counted in kernels]),
         flops=np.array([counted.count * kernel_flops(counted.kernel, load) for counted in kernels]),
         bytes=np.array([counted.count * moved_bytes(step, counted.kernel, load) for counted in kernels]),
         activity=Activity(*(np.array(seconds, dtype=np.float64) for seconds in zip(*activities, strict=True))),

@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     from ..timing import Workload
 
 
-def with_host(server: Server, host: Host, logits: float, sampling: str | None = None) -> Server:
+def with_host(
+    server: Server, host: Host, logits: float, sampling: str | None = None, *, prompt_launches: int = 0
+) -> Server:
     """Return an engine with the time of its host as it was fitted to servers, for a vocabulary of some logits.
+
+    `prompt_launches` is the number of kernels of an iteration with a prompt.
 
     Clients sample as usual unless one of `paleo_lite.engines.records.record.SAMPLINGS` is given.
     """
@@ -49,6 +53,7 @@ def with_host(server: Server, host: Host, logits: float, sampling: str | None = 
         sequence_overhead_s=logit_s * logits,
         request_overhead_s=host.request_s,
         request_token_s=host.request_token_s,
+        request_kernels_s=host.request_kernel_s * prompt_launches,
         request_iterations=host.request_iterations,
     )
 
@@ -65,8 +70,9 @@ def with_fitted_host(server: Server, kernels: EngineKernels | None, sampling: st
     """
     if kernels is None or not has_fitted_host(server, kernels):
         return server
-    decode = kernels.of_iteration("decode", CHECKED_CONTEXT)
-    return with_host(server, kernels.step.host, sampled_logits(decode), sampling)
+    decode, prefill = (kernels.of_iteration(phase, CHECKED_CONTEXT) for phase in ("decode", "prefill"))
+    launches = sum(counted.launches for counted in prefill)
+    return with_host(server, kernels.step.host, sampled_logits(decode), sampling, prompt_launches=launches)
 
 
 class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):

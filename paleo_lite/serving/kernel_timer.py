@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..engines.activity import kernel_activity
-from ..engines.kernels import CountedKernel, ExpertsKernel, Pointwise
+from ..engines.kernels import CountedKernel, ExpertsKernel
 from ..engines.placed import KERNEL_MODEL
 from ..engines.records.record import Server
 from ..engines.step import Load
@@ -214,9 +214,8 @@ def time_decode_kernels(
     seconds: dict[str, float] = {}
     for counted in device_kernels(on_device, "decode", max(round(context), 1)):
         kernel = counted.kernel
-        launched = kernel.launches if isinstance(kernel, Pointwise) else 1
-        if launched:
-            launches[kernel.name] = launches.get(kernel.name, 0) + counted.count * launched
+        if counted.launches:
+            launches[kernel.name] = launches.get(kernel.name, 0) + counted.launches
             time_s = counted.count * float(step.kernel_s(kernel, load))
             seconds[kernel.name] = seconds.get(kernel.name, 0.0) + time_s
     if adapters is not None:

@@ -151,7 +151,7 @@ class Replica:
         delay_s = generator.exponential(engine.request_overhead_s, count)
         iterations = np.zeros(count)
         if self.is_closed:
-            delay_s += engine.request_token_s * np.array(self.inputs, dtype=np.float64)
+            delay_s += engine.request_kernels_s + engine.request_token_s * np.array(self.inputs, dtype=np.float64)
             iterations += generator.uniform(0.0, 2 * engine.request_iterations, count)
         iterations += generator.uniform(0.0, engine.receive_interval - 1, count)
         return delay_s.tolist(), iterations.tolist()

@@ -106,6 +106,11 @@ def test_sorting_a_nucleus_takes_time_by_the_logit() -> None:
     assert with_host(SERVERS["vllm-0.16"], host, 128_000) == nucleus
 
 
+def test_requests_wait_by_the_kernels_of_a_prompt() -> None:
+    host = Host(1e-3, 1e-11, 5e-3, 1e-6, 2.0, 0.2, request_kernel_s=3e-5)
+    assert with_host(SERVERS["vllm"], host, 128_000, prompt_launches=400).request_kernels_s == pytest.approx(12e-3)
+
+
 def test_vllm_searches_for_the_nucleus_since_0_17() -> None:
     """Pull request 33538: 512 sequences of 32,768 logits take 0.70 ms with top-p, and 1,024 take 1.38 ms."""
     host = Host(1e-3, 0.0, 5e-3, 1e-6, 2.0, 0.2, nucleus_logit_s=3e-10)

@@ -178,6 +178,19 @@ def test_a_large_batch_is_the_static_decode(deployment: Deployment) -> None:
     assert duration_s == pytest.approx(decode_s, rel=2e-3)
 
 
+def test_requests_wait_for_the_kernels_of_the_network_in_closed_loops_alone(deployment: Deployment) -> None:
+    plain = without_delays(deployment.engine)
+    slow = msgspec.structs.replace(plain, request_kernels_s=0.02)
+    closed = generate_traffic(Lengths(100), Lengths(50), count=20, concurrency=1)
+    opened = generate_traffic(Lengths(100), Lengths(50), count=20, rate_per_s=0.1, arrivals="fixed")
+    for traffic, added_s in ((closed, 0.02), (opened, 0.0)):
+        first_s = []
+        for engine in (plain, slow):
+            _, outcome = run(msgspec.structs.replace(deployment, engine=engine), traffic)
+            first_s.append(float((outcome.first_token_s - outcome.arrival_s).mean()))
+        assert first_s[1] - first_s[0] == pytest.approx(added_s, abs=1e-6)
+
+
 def test_a_request_waits_until_the_scheduler_knows_it(deployment: Deployment) -> None:
     """It arrives during the tenth of the other's iterations, and is admitted after that one or the next."""
     plain = without_delays(deployment.engine)

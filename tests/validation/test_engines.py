@@ -357,6 +357,22 @@ def test_first_tokens_of_servers_that_gather_prompts_are_left_out(
     assert steps.informs_first_token(drawn) == (not gathers)
 
 
+def test_first_tokens_wait_for_the_host_by_the_kernels_of_a_prompt() -> None:
+    """The formula of `validation.engines.steps`; the time per token has no such part."""
+    times = steps.StepTimes({("products", "bf16"): 0.001}, {("products", "bf16"): 0.004})
+    few, many = (
+        steps.StepParts(
+            SERVER, times, times, times, prompts_per_token=0.1, logits=1e5, prompt_launches=count, variance=0.01
+        )
+        for count in (400, 1000)
+    )
+    host = Host(1e-3, 0.0, 5e-3, 0.0, 1.0, 0.2, request_kernel_s=3e-5)
+    constants = EngineConstants({}, hosts={SERVER.engine: host})
+    (few_tpot_s, few_s), (many_tpot_s, many_s) = (steps.predict_steps(one, constants) for one in (few, many))
+    assert many_s - few_s == pytest.approx(600 * 3e-5)
+    assert many_tpot_s == few_tpot_s
+
+
 def test_times_of_requests_need_the_first_tokens_of_two_networks() -> None:
     """Under SGLang they are of one network here, and 0.05 is the deviation; under vLLM of two."""
     names = [("sglang", "qwen3-8b"), ("vllm", "qwen3-8b"), ("vllm", "llama-3.1-8b")]
@@ -422,6 +438,27 @@ def test_first_tokens_deviate_as_those_of_unseen_networks(monkeypatch: pytest.Mo
     assert hosts["sglang"].first_token_deviation == pytest.approx(0.2, abs=1e-3)
     assert hosts["vllm"].first_token_deviation == UNKNOWN_HOST.first_token_deviation  # no server says it
     assert known == [{"qwen3-8b"}, {"llama-3.1-8b"}]
+
+
+def test_first_tokens_of_one_network_deviate_as_those_of_all_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under SGLang one network is off by exp(0.1), under vLLM two by exp(0.4), of which the quantile of all is 0.4."""
+    names = [("sglang", "deepseek-r1"), ("vllm", "qwen3-8b"), ("vllm", "llama-3.1-8b")]
+    servers = [
+        msgspec.structs.replace(SERVER, engine=engine, network=network, is_drawn=True) for engine, network in names
+    ]
+    parts: Any = [SimpleNamespace(server=server) for server in servers for _ in range(10)]
+    host = Host(1e-3, 1e-10, 5e-3, 1e-6, 1.5, first_token_deviation=0.01)
+    fitted = EngineConstants({}, hosts={"sglang": host, "vllm": host})
+    errors = {"sglang": 0.1, "vllm": 0.4}
+
+    def predict(part: Any, held_out: EngineConstants) -> tuple[float, float]:
+        return 0.0, part.server.ttft_s * float(np.exp(errors[part.server.engine]))
+
+    monkeypatch.setattr(steps, "fit_steps", lambda rest, constants, tolerance: constants)
+    monkeypatch.setattr(steps, "predict_steps", predict)
+    hosts = steps.with_first_token_deviations(fitted, parts, fitted).hosts
+    assert hosts["sglang"].first_token_deviation == pytest.approx(0.4 / 1.645, abs=1e-3)
+    assert hosts["vllm"].first_token_deviation == pytest.approx(0.4 / 1.645, abs=1e-3)
 
 
 # Classes -------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ where s is the share of iterations with a prompt, the prompts per output token o
 
 The mean time to first token of a closed loop, in which all users send their first request at once, is::
 
-    ttft = host per request + host per token of the prompt + waited iterations * tpot + decode with prompts
+    ttft = host per request + host per token of the prompt + host per kernel of an iteration with a prompt
+         + waited iterations * tpot + decode with prompts
          + prompt * (prompts of the first round before this one, on average) + wait for prompts of others
 
 Factors are products of one for the class of kernels, one for the engine and one for the format, shrunk towards 1.
@@ -51,7 +52,7 @@ WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1, "generation": 0.1
 
 TYPICAL_HOST = {
     "iteration_s": 5e-4, "logit_s": 1e-10, "request_s": 5e-3, "request_token_s": 1e-6, "request_iterations": 1.5,
-    "nucleus_logit_s": 2e-10,
+    "nucleus_logit_s": 2e-10, "request_kernel_s": 2e-5,
 }  # fmt: skip
 """Times of a host before anything is fitted, by the attribute of `paleo_lite.engines.constants.Host`."""
 
@@ -65,7 +66,7 @@ LAUNCHED_AS_ALONE = ("decode attention", "single decode attention")
 
 HOST_DEVIATION = 1.0
 
-REQUEST_TIMES = ("request_s", "request_token_s", "request_iterations")
+REQUEST_TIMES = ("request_s", "request_token_s", "request_iterations", "request_kernel_s")
 """Times of a host that follow from first tokens alone."""
 
 ONE_NETWORK_DEVIATION = 0.05
@@ -116,6 +117,8 @@ class StepParts(msgspec.Struct, frozen=True):
         Prompts of others that are computed per output token.
     logits : float
         Logits of a sequence.
+    prompt_launches : int
+        Kernels of an iteration with a prompt.
     variance : float
         Variance of the logarithm of a decode step, from the constants of kernels.
     """
@@ -126,6 +129,7 @@ class StepParts(msgspec.Struct, frozen=True):
     mixed: StepTimes
     prompts_per_token: float
     logits: float
+    prompt_launches: int
     variance: float
 
 
@@ -158,6 +162,7 @@ def parts_of(server: PublishedServer, constants: EngineConstants) -> StepParts:
         _parts(step, [*prompt_kernels, *decoding], mixed),
         prompts_per_token,
         sampled_logits(decode_kernels),
+        sum(counted.launches for counted in prompt_kernels),
         float(step.variance(decode_kernels, decode)),
     )
 
@@ -226,6 +231,8 @@ class _Circumstances(NamedTuple):
         Users, and prompts of the first round before one of them, on average.
     logits, nucleus_logits : ndarray
         Logits of the sequences of an attention group, and those of them that are sorted.
+    prompt_launches : ndarray
+        Kernels of an iteration with a prompt.
     prompt_tokens, answers : ndarray
         Mean tokens of prompts and of answers.
     prompts_per_token : ndarray
@@ -243,6 +250,7 @@ class _Circumstances(NamedTuple):
     prompts_before: Any
     logits: Any
     nucleus_logits: Any
+    prompt_launches: Any
     prompt_tokens: Any
     answers: Any
     prompts_per_token: Any
@@ -263,6 +271,7 @@ class _Circumstances(NamedTuple):
             prompts_before=_mean_before(users),
             logits=logits,
             nucleus_logits=np.where([server.has_nucleus for server in servers], logits, 0.0),
+            prompt_launches=np.array([part.prompt_launches for part in parts]),
             prompt_tokens=np.array([server.mean_input for server in servers]),
             answers=np.array([server.mean_output for server in servers]),
             prompts_per_token=np.array([part.prompts_per_token for part in parts]),
@@ -283,6 +292,7 @@ class _Circumstances(NamedTuple):
         wait_s = 0.5 * utilisation / (1 - utilisation) * prompt_s
         own_s = np.where(self.mixes, mixed_s, prompt_s) + self.prompts_before * prompt_s + wait_s
         ttft_s = host["request_s"] + host["request_token_s"] * self.prompt_tokens + own_s
+        ttft_s += host["request_kernel_s"] * self.prompt_launches
         waits = SCHEDULED_ITERATIONS + host["request_iterations"] + self.waited_iterations
         return tpot_s, ttft_s + waits * self.measured_s
 
@@ -430,9 +440,16 @@ def informs_first_token(server: PublishedServer) -> bool:
 def with_first_token_deviations(
     fitted: EngineConstants, parts: Sequence[StepParts], constants: EngineConstants
 ) -> EngineConstants:
-    """Return fitted constants with the deviations of first tokens of servers whose network is held out."""
+    """Return fitted constants with the deviations of first tokens of servers whose network is held out.
+
+    An engine whose first tokens are those of one network alone has the deviation of all engines: one network says
+    little of the next.
+    """
     errors: dict[str, list[float]] = {engine: [] for engine in fitted.hosts}
+    networks: dict[str, set[str]] = {engine: set() for engine in fitted.hosts}
     judged = [part for part in parts if informs_first_token(part.server)]
+    for part in judged:
+        networks[part.server.engine].add(part.server.network)
     for network in sorted({part.server.network for part in judged}):
         rest = [part for part in parts if part.server.network != network]
         held_out = fit_steps(rest, constants, HELD_OUT_TOLERANCE)
@@ -441,8 +458,11 @@ def with_first_token_deviations(
             if server.network == network and server.ttft_s is not None:
                 ttft_s = predict_steps(part, held_out)[1]
                 errors[server.engine].append(abs(float(np.log(ttft_s / server.ttft_s))))
+    every = [error for of_engine in errors.values() for error in of_engine]
     hosts = {
-        engine: msgspec.structs.replace(host, first_token_deviation=_spread(errors[engine]))
+        engine: msgspec.structs.replace(
+            host, first_token_deviation=_spread(every if len(networks[engine]) == 1 else errors[engine])
+        )
         for engine, host in fitted.hosts.items()
     }
     return msgspec.structs.replace(fitted, hosts=hosts)

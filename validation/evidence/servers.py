@@ -71,8 +71,10 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
         ),
     )
     is_steady = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
+    is_steady = is_steady and not server.gathers_prompts
     if server.ttft_s and is_steady and np.isfinite(ttft_s):
         front_end_s = host.request_s + host.request_token_s * server.mean_input + host.request_iterations * tpot_s
+        front_end_s += host.request_kernel_s * part.prompt_launches
         shares = first_token_shares(
             shares_of(seconds), ttft_s=ttft_s, prompt_s=_prompt_s(part, constants), front_end_s=front_end_s
         )

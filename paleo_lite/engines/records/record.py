@@ -260,9 +260,10 @@ class Server(Engine, frozen=True, kw_only=True):
     nucleus_logit_s: float | None = None
     usual_sampling: str = NUCLEUS  # one of `SAMPLINGS`, of clients that state nothing
     # Mean seconds from the sending of a request until the scheduler knows it: HTTP, tokenization, messages between
-    # processes; and in closed loops the same per token of the prompt.
+    # processes; and what they are longer by in closed loops, per token of the prompt and by the kernels of the network.
     request_overhead_s: float
     request_token_s: float = 0.0
+    request_kernels_s: float = 0.0
     # Seconds from the end of a prompt in a prefill pool to the first token of a decode pool, beside the bytes: messages
     # of the router and between both engines, registration of blocks.
     handover_s: float = 0.0
