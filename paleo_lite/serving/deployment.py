@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,17 +24,30 @@ from .cache import CacheRoom
 from .causes import RemainingWidths, remaining_widths
 from .drafts import HEADS
 from .elastic import Elasticity
+from .flood import simulate_flood
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
 from .options import SimulationOptions
 from .outcomes import Outcome
 from .placement import ModelOnDevice
-from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_admitted, run_elastic, run_pool, run_split, simulate
+from .pools import (
+    CacheTiers,
+    ServerPool,
+    Simulated,
+    Transfer,
+    keep,
+    run_admitted,
+    run_elastic,
+    run_pool,
+    run_split,
+    simulate,
+)
 from .requests import Traffic
 from .routers import ROUND_ROBIN
 from .startup import START_FACTOR, StartTime, estimate_start
 from .tiers import CacheStore
+from .timed_engine import TimedEngine
 from .timer import Timer, tabulate
 
 if TYPE_CHECKING:
@@ -209,13 +223,38 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     def _prepare(self, traffic: Traffic, drafted: int = 0) -> PreparedDeployment:
         lengths = traffic.input_tokens + traffic.output_tokens
-        longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
-        engine = self.replica_engine(longest_prompt)
+        engine = self.replica_engine(int(traffic.input_tokens.max()))
         room = self.measure_room(traffic)
         # No more sequences run than the cache has room for what the shortest requests do not share with others.
-        shared = traffic.input_tokens * self.options.prefix_hit_rate if traffic.hashes is None else traffic.input_tokens
-        fitting = room.tokens // max(int((lengths - shared).min()), 1) + 1
+        fitting = room.tokens // max(int((lengths - self._shared_tokens(traffic)).min()), 1) + 1
         sequences = max(min(engine.max_sequences, fitting, len(traffic)), 1)
+        prefill = None if self.prefill is None else self.prefill._prepare(traffic)
+        return self.prepare_sequences(traffic, room, sequences, drafted, prefill)
+
+    def _shared_tokens(self, traffic: Traffic) -> Any:
+        """Return the tokens of each prompt whose keys and values other requests may have as well."""
+        return traffic.input_tokens * self.options.prefix_hit_rate if traffic.hashes is None else traffic.input_tokens
+
+    def most_running(self, traffic: Traffic, room: CacheRoom) -> int:
+        """Return the requests of a replica that ever run at the same time, by its engine and its cache.
+
+        A request begins with its prompt, so that more of them begin than the cache has room for with their answers.
+        """
+        prompts = (traffic.input_tokens - self._shared_tokens(traffic))[traffic.counted]
+        fitting = room.tokens // max(int(prompts.min()), 1) + 1
+        return max(min(self.replica_engine(int(traffic.input_tokens.max())).max_sequences, fitting), 1)
+
+    def prepare_sequences(
+        self,
+        traffic: Traffic,
+        room: CacheRoom,
+        sequences: int,  # that run at the same time at most
+        drafted: int = 0,  # tokens that each of them drafts at least
+        prefill: PreparedDeployment | None = None,
+    ) -> PreparedDeployment:
+        """Compute iteration times of so many sequences of the lengths of some traffic."""
+        longest = int((traffic.input_tokens + traffic.output_tokens).max())
+        engine = self.replica_engine(int(traffic.input_tokens.max()))
         engine = msgspec.structs.replace(engine, max_sequences=sequences)
         drafted = max(self.options.speculation.draft_length, drafted) + 1
         # A whole prompt may be longer than an iteration's tokens; a preempted request is computed up to its answer.
@@ -240,7 +279,6 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
                 max_prompt=1,
                 max_context=longest,
             )
-        prefill = None if self.prefill is None else self.prefill._prepare(traffic)
         return PreparedDeployment(self, engine, room, tables, draft_tables, prefill)
 
 
@@ -280,6 +318,16 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             first_token_width=widths.first_token,
         )
 
+    def for_crowd(self, traffic: Traffic) -> PreparedDeployment:
+        """Return the deployment for as many requests of these lengths as ever run at once, however few are sent."""
+        running = self.deployment.most_running(traffic, self.room)
+        prefill = None if self.prefill is None else self.prefill.for_crowd(traffic)
+        if running <= self.engine.max_sequences:
+            return msgspec.structs.replace(self, prefill=prefill)
+        crowd = self.deployment.prepare_sequences(traffic, self.room, running, prefill=prefill)
+        is_narrowed = self.host_width != 1.0
+        return crowd._with_widths(RemainingWidths(self.host_width, self.first_token_width)) if is_narrowed else crowd
+
     @property
     def latency_deviations(self) -> dict[str, float]:
         """Standard deviations of the logarithms of latencies beside those of the iterations, by latency."""
@@ -316,6 +364,21 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             replicas = min(replicas, traffic.concurrency)  # the others have no user who sends them a request
         parts = [traffic.every(replicas, start) for start in range(replicas)]
         return Simulated([simulate(part, tables, self.room, engine, options) for part in parts if len(part)], [])
+
+    def flood(self, traffic: Traffic, levels: Sequence[str]) -> list[list[Outcome]]:
+        """Simulate requests that all wait from the beginning; the outcomes of the replicas at each of some levels."""
+        deployment = self.deployment
+        if self.prefill is not None or deployment.needs_router:
+            return [self.run(traffic, level) for level in levels]
+        timed = [self.at_level(level) for level in levels]
+        parts = [traffic.every(deployment.replicas, start) for start in range(deployment.replicas)]
+        conditions = (self.room, *timed)
+        by_replica = [
+            keep(part, timed[0].times, conditions, partial(simulate_flood, part, timed, self.room))
+            for part in parts
+            if len(part)
+        ]
+        return [list(outcomes) for outcomes in zip(*by_replica)]
 
     def _start_s(self, level: str) -> float:
         """Return the seconds in which a replica starts at one of `LEVELS`."""
@@ -356,7 +419,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         links = [link_rate(device_link(device)) for device in devices]
         return Transfer(room.sequence_bytes / room.sequence_tokens, links, self.engine.handover_s)
 
-    def at_level(self, level: str) -> tuple[IterationTimes, Server, SimulationOptions]:
+    def at_level(self, level: str) -> TimedEngine:
         """Return iteration times, engine and options of a simulation at one of `LEVELS`."""
         engine, tables, draft = self.engine, self.tables, self.draft_tables
         if level != "expected":
@@ -370,7 +433,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             options = msgspec.structs.replace(
                 options, adapter_slots=self.deployment.adapters.slots, adapter_load_s=load_s
             )
-        return tables, engine, options
+        return TimedEngine(tables, engine, options)
 
 
 def tensor_group(

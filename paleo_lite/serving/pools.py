@@ -7,7 +7,7 @@ the replica that decodes, which its keys and values have to reach first, so that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -124,34 +124,46 @@ MOST_KEPT = 8
 LARGEST_KEPT = 20_000
 """Requests of the largest simulation that is kept, which bounds the memory of all of them."""
 
+Result = TypeVar("Result")
+
 
 class _Kept(NamedTuple):
-    """A simulation and its outcome; the arrays are read-only."""
+    """A simulation and what it gave; the arrays are read-only."""
 
     traffic: Traffic
-    conditions: tuple[CacheRoom, Server, SimulationOptions]
-    outcome: Outcome
+    conditions: tuple[Any, ...]
+    result: Any
+
+
+def keep(traffic: Traffic, times: IterationTimes, conditions: tuple[Any, ...], run: Callable[[], Result]) -> Result:
+    """Return what a simulation with these tables gives, which is run only if it is not kept.
+
+    A question that is asked again, advice, and the search for the highest rate repeat simulations.
+    """
+    kept: list[_Kept] = times.__dict__.setdefault("_simulated", [])
+    for known in kept:
+        if known.conditions == conditions and known.traffic.is_same(traffic):
+            result: Result = known.result
+            return result
+    result = run()
+    if len(traffic) <= LARGEST_KEPT:
+        kept.append(_Kept(traffic, conditions, result))
+        del kept[:-MOST_KEPT]
+    return result
 
 
 def simulate(
     traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Server, options: SimulationOptions | None = None
 ) -> Outcome:
-    """Simulate one replica until all requests are answered; raise DoesNotFit if the cache cannot hold one of them.
-
-    A question that is asked again, advice, and the search for the highest rate repeat simulations.
-    """
+    """Simulate one replica until all requests are answered; raise DoesNotFit if the cache cannot hold one of them."""
     options = options or SimulationOptions()
-    kept: list[_Kept] = times.__dict__.setdefault("_simulated", [])
-    for known in kept:
-        if known.conditions == (room, engine, options) and known.traffic.is_same(traffic):
-            return known.outcome
-    replica = Replica(traffic, times, room, engine, options)
-    replica.run()
-    outcome = msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out, classes=traffic.classes)
-    if len(traffic) <= LARGEST_KEPT:
-        kept.append(_Kept(traffic, (room, engine, options), outcome))
-        del kept[:-MOST_KEPT]
-    return outcome
+
+    def run() -> Outcome:
+        replica = Replica(traffic, times, room, engine, options)
+        replica.run()
+        return msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out, classes=traffic.classes)
+
+    return keep(traffic, times, (room, engine, options), run)
 
 
 class Simulated(NamedTuple):

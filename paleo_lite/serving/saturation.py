@@ -32,10 +32,14 @@ if TYPE_CHECKING:
 Rates = tuple[float, float]
 """Requests and output tokens per second."""
 
-SATURATION_REQUESTS, FEWEST_ROUNDS = 4.0, 2.5
-"""Requests of the simulation of saturation, as a multiple of those that run at the same time: usually, and at least."""
+SATURATION_REQUESTS, FEWEST_ROUNDS = 4, 3
+"""Requests of the simulation of saturation, as a multiple of those that run at the same time: usually, and at least.
 
-MAX_SATURATION_REQUESTS = 6000
+Between the first and the last of them is a whole round then; half a round would be that of the answers that are short
+because they were in progress (with 2.5 rounds of 4,096 places 30% too fast).
+"""
+
+MAX_SATURATION_REQUESTS = 20_000
 """Requests of a replica up to which there are as many as usual."""
 
 FIRST_USERS = 32
@@ -53,32 +57,57 @@ WARM, DRAINING = 0.5, 0.875
 
 def saturate_levels(prepared: PreparedDeployment, traffic: Traffic, levels: Sequence[str]) -> dict[str, Rates]:
     """Return requests and output tokens per second when requests always wait, at some levels of iteration times."""
-    if not _has_common_prompts(traffic):
-        return {level: saturate(prepared, traffic, level) for level in levels}
-    users, expected = _find_users(prepared, traffic)
+    prepared = prepared.for_crowd(traffic)
+    if _has_common_prompts(traffic):
+        users, expected = _find_users(prepared, traffic)
+        return {
+            level: expected if level == "expected" else _rates_of_users(prepared, traffic, users, level)
+            for level in levels
+        }
+    if _waits_for_adapters(prepared, traffic):
+        return {level: _rates_with_adapters(prepared, traffic, level) for level in levels}
+    running = _count_running(prepared, traffic)
+    flood = _flood(prepared, traffic, running)
     return {
-        level: expected if level == "expected" else _rates_of_users(prepared, traffic, users, level) for level in levels
+        level: _rates_of_flood(outcomes, running)
+        for level, outcomes in zip(levels, _in_turn(prepared).flood(flood, levels))
     }
 
 
 def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expected") -> Rates:
     """Return requests and output tokens per second when requests always wait."""
-    if _has_common_prompts(traffic):
-        return saturate_levels(prepared, traffic, [level])[level]
-    replicas, running = prepared.deployment.replicas, _count_running(prepared, traffic)
-    wanted = min(SATURATION_REQUESTS * running, MAX_SATURATION_REQUESTS)
-    count = math.ceil(max(wanted, FEWEST_ROUNDS * running, 64)) * replicas
-    counted = traffic.counted
-    index = counted[np.arange(count) % len(counted)]
-    if traffic.adapters is not None:
-        return _rates_with_adapters(prepared, traffic, index, level)
-    first = running * replicas
+    return saturate_levels(prepared, traffic, [level])[level]
+
+
+def _flood(prepared: PreparedDeployment, traffic: Traffic, running: int) -> Traffic:
+    """Return requests that all come at once, of whom so many run at the same time in each replica."""
+    index = _repeated(prepared, traffic, running)
     outputs = traffic.output_tokens[index]
     if prepared.prefill is None:  # from a pool of prompts they come one after the other
+        first = running * prepared.deployment.replicas
         outputs[:first] = in_progress(outputs[:first])
-    flood = Traffic(np.zeros(count), traffic.input_tokens[index], outputs)
+    adapters = None if traffic.adapters is None else traffic.adapters[index]
+    return Traffic(np.zeros(len(index)), traffic.input_tokens[index], outputs, adapters=adapters)
+
+
+def _waits_for_adapters(prepared: PreparedDeployment, traffic: Traffic) -> bool:
+    """Return whether not all adapters are in memory at the same time."""
+    adapters = prepared.deployment.adapters
+    return traffic.adapters is not None and adapters is not None and adapters.slots < adapters.count
+
+
+def _repeated(prepared: PreparedDeployment, traffic: Traffic, running: int) -> Ints:
+    """Return the numbers of the requests that a flood has, of which so many run at the same time in each replica."""
+    wanted = min(SATURATION_REQUESTS * running, MAX_SATURATION_REQUESTS)
+    count = math.ceil(max(wanted, FEWEST_ROUNDS * running, 64)) * prepared.deployment.replicas
+    counted = traffic.counted
+    return counted[np.arange(count) % len(counted)]
+
+
+def _rates_of_flood(outcomes: Sequence[Outcome], running: int) -> Rates:
+    """Return the rates of replicas, each of which has one of its own."""
     requests_per_s = tokens_per_s = 0.0
-    for outcome in _in_turn(prepared).run(flood, level):  # each replica has a rate of its own
+    for outcome in outcomes:
         span = middle_span([outcome], min(running, len(outcome.finish_s) // 2))
         requests_per_s += span.requests_per_s
         tokens_per_s += span.output_tokens_per_s or 0.0
@@ -115,9 +144,10 @@ def in_progress(output_tokens: Ints) -> Ints:
     return left
 
 
-def _rates_with_adapters(prepared: PreparedDeployment, traffic: Traffic, index: Ints, level: str) -> Rates:
+def _rates_with_adapters(prepared: PreparedDeployment, traffic: Traffic, level: str) -> Rates:
     """Return the rates of requests that all come at once, whose adapters are in memory one after the other."""
     assert traffic.adapters is not None
+    index = _repeated(prepared, traffic, _count_running(prepared, traffic))
     flood = Traffic(
         np.zeros(len(index)),
         traffic.input_tokens[index],

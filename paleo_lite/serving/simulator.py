@@ -23,11 +23,12 @@ from ..engines.records.record import Server
 from ..errors import DoesNotFit
 from .adapters import AdapterSlots
 from .cache import CacheRoom
-from .iteration_times import IterationTimes, Round, round_time_s
+from .iteration_times import IterationTimes
 from .options import SimulationOptions
 from .outcomes import Outcome, ReplicaStep
 from .prefix_cache import BlocksOfRequests, PrefixesOfRequests, Tier
 from .requests import Traffic
+from .timed_engine import TimedEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,6 +62,7 @@ class Replica:
         blocks: BlocksOfRequests | None = None,  # those of the traffic, where replicas share them
     ) -> None:
         self.times, self.engine, self.options = times, engine, options
+        self.timed = TimedEngine(times, engine, options)
         self.round_tokens = engine.max_batched_tokens * times.pipeline
         self.is_idle = True
         self.block_tokens, self.total_blocks = room.block_tokens, room.blocks
@@ -485,21 +487,7 @@ class Replica:
         ranks: Sequence[int] = (),
     ) -> float:
         """Return the time of one iteration, with pipeline parallelism of one round."""
-        engine, times, speculation = self.engine, self.times, self.options.speculation
-        drafted = speculation.draft_length + 1
-        if times.pipeline > 1:
-            batch_tokens = min(engine.chunked_prefill or engine.max_batched_tokens, engine.max_batched_tokens)
-            work = Round(decoding, cached_tokens, drafted, chunks, completed)
-            starts_empty = self.is_idle
-            return round_time_s(
-                times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
-            )
-        # Every attention group has a sampler of its own.
-        time_s = engine.overhead_s + engine.sequence_overhead_s * -(-decoding // times.attention_data)
-        time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted, ranks)
-        if speculation.draft is not None and decoding:
-            time_s += speculation.draft_passes * speculation.draft.iteration_s(decoding, cached_tokens)
-        return time_s
+        return self.timed.iteration_s(decoding, cached_tokens, chunks, completed, ranks, starts_empty=self.is_idle)
 
     def _positions_after(self, iterations: int) -> int:
         """Return the position after some iterations; with speculation an iteration decodes a fraction of a token more

@@ -350,8 +350,7 @@ def test_the_estimate_of_a_wide_replica_is_what_its_simulation_sustains(
     estimates = estimate_wide([PoolEstimate(prepared.deployment, prepared, traffic, batch_limits=limits)])
     assert [estimate.batch_limit for estimate in estimates] == list(limits)
     for estimate in estimates:
-        engine_of_limit = msgspec.structs.replace(prepared.engine, max_sequences=estimate.batch_limit)
-        limited = msgspec.structs.replace(prepared, engine=engine_of_limit)
+        limited = prepared.deployment.with_sequences(estimate.batch_limit).prepare(traffic)
         assert estimate.requests_per_s == pytest.approx(saturate(limited, traffic)[0], rel=0.06)
         assert estimate.low_requests_per_s < estimate.requests_per_s
 

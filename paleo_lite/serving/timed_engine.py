@@ -1,0 +1,44 @@
+"""An engine with the tables of its iterations, and the time of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..engines.records.record import Server
+from .iteration_times import IterationTimes, Round, round_time_s
+from .options import SimulationOptions
+
+
+class TimedEngine(NamedTuple):
+    """An engine, its options, and how long its iterations take beside its own overhead."""
+
+    times: IterationTimes
+    engine: Server
+    options: SimulationOptions
+
+    def iteration_s(
+        self,
+        decoding: int,
+        cached_tokens: float,
+        chunks: Sequence[tuple[int, int]] = (),
+        completed: int = 0,
+        ranks: Sequence[int] = (),
+        *,
+        starts_empty: bool = False,  # whether a pipeline had no batch in flight before
+    ) -> float:
+        """Return the time of one iteration, with pipeline parallelism of one round."""
+        times, engine, speculation = self.times, self.engine, self.options.speculation
+        drafted = speculation.draft_length + 1
+        if times.pipeline > 1:
+            batch_tokens = min(engine.chunked_prefill or engine.max_batched_tokens, engine.max_batched_tokens)
+            work = Round(decoding, cached_tokens, drafted, chunks, completed)
+            return round_time_s(
+                times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
+            )
+        # Every attention group has a sampler of its own.
+        time_s = engine.overhead_s + engine.sequence_overhead_s * -(-decoding // times.attention_data)
+        time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted, ranks)
+        if speculation.draft is not None and decoding:
+            time_s += speculation.draft_passes * speculation.draft.iteration_s(decoding, cached_tokens)
+        return time_s
