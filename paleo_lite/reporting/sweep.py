@@ -66,6 +66,12 @@ def best_page(best: Best) -> Document:
     notes = []
     if best.bounds:
         notes.append(f"{best.bounds:,} rows that match are bounds, not forecasts; --bounds ranks them as well")
+    for name, count in best.tasks.items():
+        if count > 1 and best.rows[0].get(name):
+            notes.append(
+                f"rows of {count:,} {name}s are ranked together, though none is an alternative to that of another "
+                f"{name}: choose one, as in `--where '{name} == {best.rows[0][name]}'`"
+            )
     if len({row.get("answer") for row in rows}) > 1:
         notes.append("bounds (the limit of the data sheet) and forecasts (the expected time) are ranked together")
     prices = dict.fromkeys((row.get("gpu"), row["price"]) for row in rows if row.get("price"))

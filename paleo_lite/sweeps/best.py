@@ -95,6 +95,9 @@ def column_label(column: str) -> str:
     return COLUMN_LABELS.get(column, column.replace("_", " "))
 
 
+TASK_COLUMNS = ("network", "phase")
+"""Columns that say what a row computes: rows that differ in them are no alternatives to each other."""
+
 _BATCH_ROWS = 2**17
 _MOST_NAMED = 6
 MAX_FRONT_ROWS = 200_000
@@ -120,6 +123,8 @@ class Best(Result, msgspec.Struct, frozen=True):
         Number of fitting rows that were left out because they are bounds, not forecasts.
     front : int
         Number of rows of the front, of which `rows` has the first; 0 without a front.
+    tasks : dict of str to int
+        Numbers of different networks and phases among the fitting rows, of which one row is no alternative to another.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:best_page"
@@ -132,6 +137,7 @@ class Best(Result, msgspec.Struct, frozen=True):
     sample: list[tuple[float, ...]] = []
     bounds: int = 0
     front: int = 0
+    tasks: dict[str, int] = {}
 
     @property
     def knee(self) -> dict[str, Any] | None:
@@ -236,6 +242,7 @@ def find_best(
     selections = {answer: _Selection(objectives, signs, top, is_front) for answer in (FORECAST, BOUND)}
     samples = {answer: _Sample(objectives, sample) for answer in selections}
     fitting = dict.fromkeys(selections, 0)
+    tasks = {answer: {name: set[str]() for name in TASK_COLUMNS if name in columns} for answer in selections}
     seen = feasible = 0
     for batch in (with_site(rows, facility) for rows in _read_batches(path)):
         seen += batch.num_rows
@@ -245,6 +252,8 @@ def find_best(
             candidates = candidates.filter(condition.mask(candidates))  # a null in the mask drops the row
         for answer, rows in _split_by_answer(candidates, bounds):
             fitting[answer] += rows.num_rows
+            for name, found in tasks[answer].items():
+                found.update(rows.column(name).unique().to_pylist())
             selections[answer].add(rows)
             samples[answer].add(rows)
     if not any(fitting.values()):
@@ -268,6 +277,7 @@ def find_best(
         sample=samples[answer].values,
         bounds=fitting[BOUND] if answer == FORECAST else 0,
         front=len(selection.rows) if is_front else 0,
+        tasks={name: len(found) for name, found in tasks[answer].items()},
     )
 
 

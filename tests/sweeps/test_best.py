@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile, BadValue, UnknownName
+from paleo_lite.reporting.sweep import best_page
 from paleo_lite.sweeps import best as module
 from paleo_lite.sweeps.best import Goal, find_best, pareto_front
 from paleo_lite.sweeps.columns import with_site
@@ -282,3 +283,18 @@ def test_a_unit_of_another_column_is_refused() -> None:
         parse_where("time_s < 3 GB", {"time_s": True})
     with pytest.raises(BadValue, match="batch_size must be compared with a number"):
         parse_where("batch_size < 3 GB", {"batch_size": True})
+
+
+def test_rows_of_several_networks_are_no_alternatives(sweep):
+    path, _ = sweep
+    mixed = find_best(path, Goal(pareto=("time_s", "energy_j")))
+    assert mixed.tasks == {"network": 2, "phase": 2}
+    first = mixed.rows[0]
+    assert [note for note in best_page(mixed).notes if "alternative" in note] == [
+        f"rows of 2 {name}s are ranked together, though none is an alternative to that of another {name}: choose one, "
+        f"as in `--where '{name} == {first[name]}'`"
+        for name in ("network", "phase")
+    ]
+    one = find_best(path, Goal(minimise="time_s"), where="network == alexnet and phase == training")
+    assert one.tasks == {"network": 1, "phase": 1}
+    assert not any("alternative" in note for note in best_page(one).notes)
