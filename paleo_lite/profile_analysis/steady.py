@@ -82,6 +82,10 @@ class SteadyIteration(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
 
+NO_ITERATIONS = "no iterations were found in it: the figures are of the whole profile"
+"""Note of a profile without iterations."""
+
+
 class Iterations(msgspec.Struct, frozen=True, eq=False):
     """The iterations of a profile."""
 
@@ -111,7 +115,7 @@ def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op")
     loop = find_iterations(runs)
     notes = []
     if loop is None:
-        notes.append("no iterations were found in it: the figures are of the whole profile")
+        notes.append(NO_ITERATIONS)
         first = runs.signatures[runs.table["signature"][0]]
         loop = Iterations(first, None, np.zeros(1, np.int64), np.zeros_like(runs.table["row"]))
     elif not loop.marks:

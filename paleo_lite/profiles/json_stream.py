@@ -39,6 +39,9 @@ SPAN = 2**22
 ELEMENT_LIMIT = 32 * 2**20
 """Maximum bytes of one element, and of the document outside the array."""
 
+CUT_OFF = "it is cut off or damaged: copy it again, or record it again"
+"""What to do about a file that does not end as it should."""
+
 _WINDOW = 2**18  # bytes at the end of a span that are searched for a cut if the file is not compressed
 _SMALLEST_WINDOW = 2**8  # bytes in which the end of a small array is searched first
 _LONGEST_KEY = 2**12  # bytes of a key with white space that can be split between two reads
@@ -179,7 +182,8 @@ class JsonArray(Generic[T]):
                 wanted = PIECE
                 continue
             if self._ended:
-                raise self._bad(0, f"the file ends at byte {self._offset + len(self._buffer)} inside the element")
+                end = self._offset + len(self._buffer)
+                raise self._bad(0, f"the file ends at byte {end} inside the element: {CUT_OFF}")
             if len(self._buffer) >= ELEMENT_LIMIT:
                 raise self._bad(0, f"an element is larger than {ELEMENT_LIMIT // 2**20} MiB")
             wanted = 2 * len(self._buffer)
@@ -270,7 +274,7 @@ class JsonArray(Generic[T]):
             except (EOFError, OSError, zlib.error) as error:
                 self._failure = error
                 self._buffer = b"".join(pieces)
-                raise self._bad(length, f"the file cannot be read further ({error})") from None
+                raise self._bad(length, f"the file cannot be read further ({error}): {CUT_OFF}") from None
             self._ended = not piece
             pieces.append(piece)
             length += len(piece)

@@ -13,7 +13,7 @@ from ..profile_analysis.analysis import Efficiency
 from ..profile_analysis.critical_path import PARTS
 from ..profile_analysis.device_time import CAUSES
 from ..profile_analysis.ranks import Ranks
-from ..profile_analysis.steady import MIN_COVERAGE
+from ..profile_analysis.steady import MIN_COVERAGE, NO_ITERATIONS
 from ..text import format_plural
 from ..units import format_si
 from .columns import find_column, option_column, select_columns
@@ -120,12 +120,24 @@ def _is_meaningful(row: Mapping[str, Any], share: float | None, quantity: str) -
     return bool(covered >= MIN_COVERAGE or share >= _SMALLEST_PRINTED)
 
 
+WHOLE = "the whole profile, in which no iterations were found"
+"""Method of profiles without iterations."""
+
+
+def _is_whole(row: Mapping[str, Any]) -> bool:
+    """Return whether the figures of a profile are of all of it, because no iterations were found."""
+    return NO_ITERATIONS in row.get("notes", ())
+
+
 def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
     methods = {
         "steady": "one steady-state iteration (medians); FLOPs missing from the profile are computed from shapes",
         "notebook": "all rows with the profiler's own counts, as in SURFBoard's notebook",
     }
-    facts = [("method", f"{result.method}: {methods[result.method]}")]
+    method = f"{result.method}: {methods[result.method]}"
+    if result.rows and all(map(_is_whole, result.rows)):
+        method = f"{WHOLE}; {methods['steady'].partition('; ')[2]}"
+    facts = [("method", method)]
     if result.peak is not None and isinstance(result.device, Device):
         peaks = dict.fromkeys(row.get("peak", result.peak.describe()) for row in result.rows or [{}])
         facts.append(("peak", " or ".join(peaks)))
@@ -229,16 +241,18 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
                 }
             )
     total = {
-        "part": "iteration",
+        "part": "all kernels" if _is_whole(row) else "iteration",
         "time_s": row["kernel_s"],
         "share": 1.0,
         "flops": row["flops"],
         "of_peak": row["flops_efficiency"],
     }
-    tables = [Table("Steady-state iteration, by summed kernel time", _PARTS, passes, [total])]
+    extent = "Whole profile" if _is_whole(row) else "Steady-state iteration"
+    tables = [Table(f"{extent}, by summed kernel time", _PARTS, passes, [total])]
     if convolutions:
         share_of_pass = find_column("share", title="share of\nthe pass")  # not of the iteration
-        tables.append(Table("Convolutions in the iteration", [*_PARTS[:2], share_of_pass, *_PARTS[3:]], convolutions))
+        place = "in the profile" if _is_whole(row) else "in the iteration"
+        tables.append(Table(f"Convolutions {place}", [*_PARTS[:2], share_of_pass, *_PARTS[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
         name = by if by in ("module", "kernel") else "operation"
         first = find_column(name, key="op", show=shorten_module_path)

@@ -45,7 +45,7 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             rows += [question_row({**self.always, **settings}) | row for row in answer_rows(answer, RowTerms(None))]
         if are_steps(self.answers):
             rows = [
-                {**_step_columns(answer), **row, **_step_columns(answer), **self._speedup_columns(answer)}
+                {**_step_columns(answer), **row, **_step_columns(answer), **self._speedup_columns(answer, row)}
                 for answer, row in zip(self.answers, rows, strict=True)
             ]
         answered = {row["answer"] for row in rows if row.get("answer")}
@@ -63,17 +63,19 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def baseline(self) -> AnyPrediction:
-        """Baseline of speed-ups: the first forecast, else the first bound."""
+        """Baseline of speed-ups: the first forecast that fits into the memory, else the first forecast or bound."""
         answers: Sequence[AnyPrediction] = self.answers
-        return next((answer for answer in answers if answer.is_forecast), answers[0])
+        fitting = [answer for answer in answers if answer.is_forecast and answer.fits is not False]
+        forecasts = [answer for answer in answers if answer.is_forecast]
+        return next(iter([*fitting, *forecasts, *answers]))
 
     def speedup(self, prediction: AnyPrediction) -> Ratio | None:
         """Return the speed-up of one of the predictions over the baseline; None if they cannot be compared."""
         return speedup(prediction, self.baseline)
 
-    def _speedup_columns(self, prediction: AnyPrediction) -> dict[str, Any]:
-        """Return the speed-up of a prediction with its interval; the baseline has none."""
-        ratio = self.speedup(prediction)
+    def _speedup_columns(self, prediction: AnyPrediction, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the speed-up of a prediction with its interval; the baseline has none, nor a row without a time."""
+        ratio = None if row.get("time_s") is None else self.speedup(prediction)
         interval = None if ratio is None or prediction is self.baseline else ratio.interval()
         low, high = interval or (None, None)
         return {"speedup": None if ratio is None else ratio.value, "speedup_low": low, "speedup_high": high}

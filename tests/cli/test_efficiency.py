@@ -307,3 +307,17 @@ def test_rate_is_unknown_if_little_work_is_counted():
     (path,) = (DATA / "profiles/torch_chrome_trace").glob("critical_path__simple_add*")
     title = pl.efficiency(path, gpu="a100-sxm-80gb", jobs=1).document().title
     assert title.endswith("no share of peak: too little of its work is counted")
+
+
+def test_a_printed_table_is_a_whole_profile_and_no_steady_iteration(tmp_path):
+    rule = "-" * 20 + "  " + "  ".join(["-" * 12] * 5)
+    names = ("Self CPU", "CPU total", "Self CUDA", "CUDA total", "# of Calls")
+    cells = ("10.000ms", "20.000ms", "21.000ms", "21.000ms", "200")
+    lines = [f"{name:>20}  " + "  ".join(f"{cell:>12}" for cell in own)
+             for name, own in (("Name", names), ("aten::addmm", cells))]  # fmt: skip
+    path = tmp_path / "table.txt"
+    path.write_text("\n".join([rule, lines[0], rule, lines[1], rule, "Self CUDA time total: 21.000ms"]))
+    printed = run(path).output
+    assert "steady" not in printed.lower()
+    assert "the whole profile, in which no iterations were found" in " ".join(printed.split())
+    assert "Whole profile, by summed kernel time" in printed and "all kernels" in printed

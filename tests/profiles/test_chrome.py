@@ -379,7 +379,8 @@ def test_a_trace_cut_anywhere_is_one_error_with_the_place(tmp_path, monkeypatch,
 
 def test_the_place_is_that_of_the_event_that_is_cut(tmp_path):
     start = TEXT.rindex('{"ph": "X", "cat": "kernel"')
-    with pytest.raises(BadProfile, match=rf"at byte {start - 1}: the file ends at byte {start + 60} "):
+    ends = rf"at byte {start - 1}: the file ends at byte {start + 60} inside the element: it is cut off or damaged"
+    with pytest.raises(BadProfile, match=ends):
         read(write(tmp_path, TEXT[: start + 60]))
 
 

@@ -104,6 +104,15 @@ def test_bounds_are_not_compared_with_forecasts():
     )
 
 
+def test_the_baseline_of_speed_ups_fits_into_its_memory():
+    # FLUX.1-dev takes more than the 24 GB of an RTX 4090: its row has no time that others could be faster than.
+    found = pl.diffusion("flux.1-dev", gpu=["rtx4090", "l40s", "h100-sxm"])
+    assert isinstance(found, Comparison)
+    assert found.baseline.device.id == "l40s"
+    assert [row["speedup"] is None for row in found.rows] == [True, False, False]
+    assert found.rows[1]["speedup"] == 1.0
+
+
 def test_bounds_are_compared_with_each_other():
     """By hand: peaks of 8.1 and 15.7 TFLOP/s (data sheets of T4 and V100 SXM2)."""
     sheet = comparison_table(pl.predict(gpu=["t4", "v100-sxm2"], flops="10G"))
