@@ -108,10 +108,10 @@ class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
 
     def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return the constants of a class of kernels, replaced where they belong to another term."""
-        found = self.whole.of(kernels, device, engine, form)
+        constants = self.whole.of(kernels, device, engine, form)
         replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
-        theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, found.theta)]
-        return found._replace(theta=np.array(theta))
+        theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, constants.theta)]
+        return constants._replace(theta=np.array(theta))
 
 
 class DataSheetConstants(EngineConstants, frozen=True, dict=True):
@@ -150,7 +150,7 @@ def _one_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: Coun
     _, work = step.company(kernel, load)
     if isinstance(kernel, Pointwise):
         return Activity(memory_s=work * rest_s)
-    terms: dict[Part, Any] = {part: sum(one.kernel_parts_s(kernel, load)) for part, one in parts.items()}
+    terms: dict[Part, Any] = {part: sum(part_step.kernel_parts_s(kernel, load)) for part, part_step in parts.items()}
     both_s = np.maximum(terms["arithmetic"] + terms["memory"], 1e-30)
     return Activity(
         arithmetic_s=work * rest_s * terms["arithmetic"] / both_s,

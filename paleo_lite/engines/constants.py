@@ -112,14 +112,14 @@ class KernelConstants(NamedTuple):
     scatter: float  # relative scatter of single kernels
 
 
-def same_effects(one: Sequence[CellTraits], other: Sequence[CellTraits]) -> dict[str, Floats]:
+def same_effects(cells: Sequence[CellTraits], other_cells: Sequence[CellTraits]) -> dict[str, Floats]:
     """Return for each effect the matrix that is 1 where two cells share it, shape (cells, other cells)."""
     matrices = {}
     for name, key in EFFECTS.items():
         numbers: dict[object, int] = {}
         left, right = (
             np.array([numbers.setdefault(key(traits), len(numbers)) for traits in side], dtype=np.int64)
-            for side in (one, other)
+            for side in (cells, other_cells)
         )
         matrices[name] = (left[:, np.newaxis] == right).astype(np.float64)
     return matrices
@@ -198,9 +198,9 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
 
     def variances(self, figure: str, shares: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the variances of the logarithm of a figure after and before, by the shares of causes in it."""
-        known = [cause for cause in self.causes if cause in shares]
-        at = np.ix_(*[[self.causes.index(cause) for cause in known]] * 2)
-        vectors = np.array(np.broadcast_arrays(*(shares[cause] for cause in known)), dtype=np.float64)
+        shared_causes = [cause for cause in self.causes if cause in shares]
+        at = np.ix_(*[[self.causes.index(cause) for cause in shared_causes]] * 2)
+        vectors = np.array(np.broadcast_arrays(*(shares[cause] for cause in shared_causes)), dtype=np.float64)
         after, before = (
             np.einsum("i...,ij,j...->...", vectors, np.asarray(matrix)[at], vectors) + self.row_variances[figure]
             for matrix in (self.after, self.before)
@@ -245,25 +245,25 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
                 (entry.format, form),
                 (entry.generation, generation),
             )
-            if all(wanted in ("", found) for wanted, found in pairs):
+            if all(wanted in ("", actual) for wanted, actual in pairs):
                 launch, work = launch + entry.launch, work + entry.work
         return float(np.exp(launch)), float(np.exp(work))
 
     def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return the constants of a class of kernels on a device, under an engine, in a format."""
         key = (kernels, device.id, engine, form)
-        known: dict[tuple[str, ...], KernelConstants] = self.__dict__.setdefault("_known", {})
-        if key not in known:
+        known_constants: dict[tuple[str, ...], KernelConstants] = self.__dict__.setdefault("_known", {})
+        if key not in known_constants:
             fit = self.classes[kernels]
-            known[key] = predict_constants(fit, traits_of(device, engine, form), self._cell_traits(kernels))
-        return known[key]
+            known_constants[key] = predict_constants(fit, traits_of(device, engine, form), self._cell_traits(kernels))
+        return known_constants[key]
 
     def _cell_traits(self, kernels: str) -> list[CellTraits]:
-        known: dict[str, list[CellTraits]] = self.__dict__.setdefault("_traits", {})
-        if kernels not in known:
+        known_traits: dict[str, list[CellTraits]] = self.__dict__.setdefault("_traits", {})
+        if kernels not in known_traits:
             cells = self.classes[kernels].cells
-            known[kernels] = [traits_of(find_device(cell.gpu), cell.engine, cell.format) for cell in cells]
-        return known[kernels]
+            known_traits[kernels] = [traits_of(find_device(cell.gpu), cell.engine, cell.format) for cell in cells]
+        return known_traits[kernels]
 
 
 @cache

@@ -400,8 +400,8 @@ EXPERT_EXCHANGE = KernelClass(
 )
 
 KERNEL_CLASSES = {
-    one.name: one
-    for one in (
+    kernel_class.name: kernel_class
+    for kernel_class in (
         PRODUCTS, EXPERTS, PROMPT_ATTENTION, DECODE_ATTENTION, SINGLE_DECODE_ATTENTION,
         LATENT_PROMPT_ATTENTION, LATENT_DECODE_ATTENTION, POINTWISE, ALL_REDUCE, EXPERT_EXCHANGE,
     )

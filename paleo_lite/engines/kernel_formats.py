@@ -124,8 +124,8 @@ def checkpoint_formats(precision: str, stored: PartFormats, kv_cache: str, devic
         if name is None:
             return plain
         name = {"gptq": "int4", "awq": "int4", "nf4": "int4", "fp4": "nvfp4", "mxfp8": "fp8"}.get(name, name)
-        own = FORMATS[name].precision
-        runs_narrow = stored.has_narrow_activations and own in peaks
+        operand_precision = FORMATS[name].precision
+        runs_narrow = stored.has_narrow_activations and operand_precision in peaks
         if name == "mxfp4":
             return "mxfp4-mxfp8" if runs_narrow and "fp8" in peaks else "mxfp4"
         if name == "int8":
@@ -164,8 +164,10 @@ def choose_formats(
     if name == "mxfp4" and precision in ("fp4", "fp8"):
         name = "mxfp4-mxfp8"
     if name not in KERNEL_FORMATS:
-        known = ", ".join(sorted(KERNEL_FORMATS))
-        raise BadValue(f"engines have no kernels for `--weights {weights}` with `--precision {precision}`: {known}")
+        format_names = ", ".join(sorted(KERNEL_FORMATS))
+        raise BadValue(
+            f"engines have no kernels for `--weights {weights}` with `--precision {precision}`: {format_names}"
+        )
     projections = feed_forward = experts = name
     if name in ("mxfp4", "mxfp4-mxfp8") or (name == "int4" and has_experts):
         projections = feed_forward = plain

@@ -16,8 +16,8 @@ from .step import EngineStep
 
 def padding_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
     """Return the bytes by which an engine pads the experts on one device."""
-    own = KERNELS.get(step.engine)
-    multiples = None if own is None else own.padded_experts.get(step.formats.experts)
+    engine_kernels = KERNELS.get(step.engine)
+    multiples = None if engine_kernels is None else engine_kernels.padded_experts.get(step.formats.experts)
     total = 0.0
     for counted in kernels:
         kernel = counted.kernel

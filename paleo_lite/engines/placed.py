@@ -138,7 +138,7 @@ def place_kernels(
     assert network.rebuild is not None
     network.rebuild(SequenceOptions(phase="decode", tensor_parallel=placement.tensor, blocks=1))
     fused = _FusedNetwork(network, fusion)
-    kernels = [one.kernel for one in _cached_kernels(fused, "decode", CHECKED_CONTEXT, placement.tensor)]
+    kernels = [counted.kernel for counted in _cached_kernels(fused, "decode", CHECKED_CONTEXT, placement.tensor)]
     _check_experts([kernel for kernel in kernels if isinstance(kernel, ExpertsKernel)], placement.experts, network.name)
     formats = _formats_of(
         workload,
@@ -147,9 +147,9 @@ def place_kernels(
         has_experts=any(isinstance(kernel, ExpertsKernel) for kernel in kernels),
         is_latent=any(isinstance(kernel, AttentionKernel) and kernel.is_latent for kernel in kernels),
     )
-    own = ENGINES[engine].kernels
-    if own is not None:
-        replaced = own.expert_formats.get(generation_of(device), {})
+    engine_kernels = ENGINES[engine].kernels
+    if engine_kernels is not None:
+        replaced = engine_kernels.expert_formats.get(generation_of(device), {})
         formats = msgspec.structs.replace(formats, experts=replaced.get(formats.experts, formats.experts))
     return EngineKernels(EngineStep(device, name, formats, placement, constants), fusion, workload)
 
@@ -189,11 +189,11 @@ def part_formats(workload: Workload) -> PartFormats | None:
 
     def main_name(part: Part, is_projection: bool = False) -> str | None:
         chosen = [
-            (layer, own)
-            for layer, own in zip(layers, parts)
-            if own == part and (part == "experts" or (layer.place.role in _MIXERS) == is_projection)
+            (layer, layer_part)
+            for layer, layer_part in zip(layers, parts)
+            if layer_part == part and (part == "experts" or (layer.place.role in _MIXERS) == is_projection)
         ]
-        main = stored.main_format([layer for layer, _ in chosen], [own for _, own in chosen])
+        main = stored.main_format([layer for layer, _ in chosen], [layer_part for _, layer_part in chosen])
         return None if main is None else main.name
 
     return PartFormats(

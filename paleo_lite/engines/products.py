@@ -95,10 +95,10 @@ def _describe_fit(fit: ClassFit, device_id: str, form: str, engine: str | None) 
     """Return the origin of the constants of a format on a device, as text."""
     fitted = SIMILAR_FORMATS.get(form, form)
     cells = [cell for cell in fit.cells if cell.format == fitted and engine in (None, cell.engine)]
-    own = sum(cell.gpu == device_id for cell in cells)
+    device_tables = sum(cell.gpu == device_id for cell in cells)
     named = f"{form} kernels of {engine or 'engines'}"
-    if own:
-        return f"{named}, fitted to {format_plural(own, 'table')} of this device"
+    if device_tables:
+        return f"{named}, fitted to {format_plural(device_tables, 'table')} of this device"
     if cells:
         return f"{named}, fitted to {format_plural(len(cells), 'table')} of other devices"
     return f"{named}, without tables: fitted to other formats and engines"

@@ -123,16 +123,22 @@ class Load(msgspec.Struct, frozen=True):
     @classmethod
     def of_decoding(cls, sequences: Any, context: Any, groups: int = 1) -> Load:
         """Return the load of decoding sequences of all attention groups, on a device of the group with the most."""
-        own = np.ceil(np.asarray(sequences) / groups)
-        return cls(tokens=own, all_tokens=sequences, sampled=own, sequences=own, context=context)
+        group_sequences = np.ceil(np.asarray(sequences) / groups)
+        return cls(
+            tokens=group_sequences,
+            all_tokens=sequences,
+            sampled=group_sequences,
+            sequences=group_sequences,
+            context=context,
+        )
 
     @classmethod
     def of_prompts(cls, prompts: Any, length: Any, groups: int = 1) -> Load:
         """Return the load of whole prompts of all attention groups, evenly divided among the groups that have any."""
         busy = np.minimum(prompts, groups)
-        own = np.ceil(np.asarray(prompts * length) / busy)
+        group_tokens = np.ceil(np.asarray(prompts * length) / busy)
         sampled = np.ceil(np.asarray(prompts) / groups)
-        return cls(own, prompts * length, sampled, prompts=prompts / busy, length=length, has_prompts=True)
+        return cls(group_tokens, prompts * length, sampled, prompts=prompts / busy, length=length, has_prompts=True)
 
 
 class EngineStep:
@@ -153,8 +159,8 @@ class EngineStep:
         self._known_rates: dict[str, tuple[KernelRates, float, float]] = {}
 
     def _constants(self, kernels: str, form: str) -> tuple[Floats, KernelConstants]:
-        found = self.constants.of(kernels, self.device, self.engine, SIMILAR_FORMATS.get(form, form))
-        return found.theta + self.shifts.get((kernels, form), 0.0), found
+        constants = self.constants.of(kernels, self.device, self.engine, SIMILAR_FORMATS.get(form, form))
+        return constants.theta + self.shifts.get((kernels, form), 0.0), constants
 
     @property
     def host(self) -> Host:

@@ -54,19 +54,19 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
     usual = SERVERS[name]
     if device is not None and usual.vendors and device.vendor not in usual.vendors:
         raise BadValue(f"`--engine {name}` is for devices of {' and '.join(usual.vendors)}, not for {device.name}")
-    given = {key: value for key, value in changes.items() if value is not None}
-    if "receive_interval" in given and not usual.receive_option:
+    replacements = {key: value for key, value in changes.items() if value is not None}
+    if "receive_interval" in replacements and not usual.receive_option:
         owners = sorted(server.name for server in SERVERS.values() if server.receive_option)
         raise BadValue(f"`--engine-settings receive-interval` is for {' and '.join(owners)} (the engine is {name})")
-    if "max_batched_tokens" in given and usual.chunked_prefill:
-        given.setdefault("chunked_prefill", given["max_batched_tokens"])
-    if "overhead_s" in given:
-        given["overhead_range_s"] = (given["overhead_s"], given["overhead_s"])
-    own = usual.limits_on(device) if device is not None and usual.limits_on is not None else {}
-    server = structs.replace(usual, **{**own, **given})
+    if "max_batched_tokens" in replacements and usual.chunked_prefill:
+        replacements.setdefault("chunked_prefill", replacements["max_batched_tokens"])
+    if "overhead_s" in replacements:
+        replacements["overhead_range_s"] = (replacements["overhead_s"], replacements["overhead_s"])
+    device_limits = usual.limits_on(device) if device is not None and usual.limits_on is not None else {}
+    server = structs.replace(usual, **{**device_limits, **replacements})
     if not server.chunked_prefill and not server.mixes_whole_prompts:
         server = structs.replace(server, mixes_phases=False)
-    if not server.works_between_looks and "overhead_s" not in given:
+    if not server.works_between_looks and "overhead_s" not in replacements:
         looks, (shortest_s, longest_s) = server.receive_interval, server.overhead_range_s
         range_s = (shortest_s / looks, longest_s / looks)
         server = structs.replace(server, overhead_s=server.overhead_s / looks, overhead_range_s=range_s)

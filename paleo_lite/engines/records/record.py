@@ -46,8 +46,8 @@ _OPTIONS = {
 
 def _numbers_of(version: str) -> tuple[int, ...]:
     """Return the numbers of a version: 1, 2 and 0 of ``1.2.0rc6``."""
-    found = re.match(r"[\d.]*\d", version)
-    return tuple(int(number) for number in found[0].split(".")) if found else ()
+    match = re.match(r"[\d.]*\d", version)
+    return tuple(int(number) for number in match[0].split(".")) if match else ()
 
 
 class Versions(msgspec.Struct, frozen=True):
