@@ -116,7 +116,7 @@ def own_machine_devices(devices: Iterable[Device]) -> list[Device]:
 
 
 def next_device(
-    found: LocalPrediction,  # for the device at hand, on which not everything is
+    prediction: LocalPrediction,  # for the device at hand, on which not everything is
     contents: Contents,
     device: Device,  # the device at hand
     devices: Iterable[Device],  # that are for sale
@@ -146,11 +146,11 @@ def next_device(
     return None
 
 
-def describe_next(found: LocalPrediction, row: LocalPrediction) -> str:
+def describe_next(prediction: LocalPrediction, row: LocalPrediction) -> str:
     """Return the sentence about the next device."""
     size = f"{row.usable_bytes / row.gpus / 1e9:.0f} GB"
     devices = f"{row.gpus} x {row.device}" if row.gpus > 1 else row.device
     return (
         f"{devices} ({size} usable) would hold all {row.blocks} blocks: {row.tokens_per_s:.1f} tokens/s instead of "
-        f"{found.tokens_per_s:.1f}"
+        f"{prediction.tokens_per_s:.1f}"
     )

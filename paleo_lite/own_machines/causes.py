@@ -58,12 +58,12 @@ def shares_of_token(
     contents: Contents, device: Device, constants: BackendConstants, context: float
 ) -> dict[str, float]:
     """Return the shares of the causes in the time of a token behind a context."""
-    return shares_of_causes(constants, lambda own: token_s(contents, device, own, context))
+    return shares_of_causes(constants, lambda varied: token_s(contents, device, varied, context))
 
 
 def shares_of_prompt(contents: Contents, device: Device, constants: BackendConstants, tokens: int) -> dict[str, float]:
     """Return the shares of the causes in the time of a prompt."""
-    return shares_of_causes(constants, lambda own: prompt_s(contents, device, own, tokens))
+    return shares_of_causes(constants, lambda varied: prompt_s(contents, device, varied, tokens))
 
 
 def calibrated_constants(

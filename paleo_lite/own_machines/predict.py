@@ -191,27 +191,33 @@ def predict_local(
     buffer_bytes = buffer_bytes_of(contents)
     possible = _possible_placements(contents, device, question, budget, buffer_bytes, has_cpu=cpu is not None)
     constants = local_constants()
-    other = constants.backends["cpu"]
-    own, notes = _constants_of(contents, device, backend, question, context)
+    host_constants = constants.backends["cpu"]
+    device_constants, notes = _constants_of(contents, device, backend, question, context)
 
     def on_device(placed: BlockPlacement) -> tuple[Activity, float]:
-        activity = token_activity(contents, placed.device, device, own, context, placed.cache_share)
-        return token_under_limit(device, activity, device_token_s(contents, placed, device, own, context))
+        activity = token_activity(contents, placed.device, device, device_constants, context, placed.cache_share)
+        return token_under_limit(device, activity, device_token_s(contents, placed, device, device_constants, context))
 
     def on_host_s(placed: BlockPlacement) -> float:
-        return 0.0 if cpu is None else host_token_s(contents, placed, cpu, other, context)
+        return 0.0 if cpu is None else host_token_s(contents, placed, cpu, host_constants, context)
 
-    placed = min(possible, key=lambda one: on_device(one)[1] + on_host_s(one))
+    placed = min(possible, key=lambda placement: on_device(placement)[1] + on_host_s(placement))
     (activity, device_s), host_s = on_device(placed), on_host_s(placed)
     seconds = device_s + host_s
     merged = contents.merged()
-    computing_s = prompt_s(merged, device, own, prompt_tokens, gpus=gpus, pipeline=constants.pipeline)
-    of_prompt = prompt_activity(merged, device, own, prompt_tokens)
+    computing_s = prompt_s(merged, device, device_constants, prompt_tokens, gpus=gpus, pipeline=constants.pipeline)
+    of_prompt = prompt_activity(merged, device, device_constants, prompt_tokens)
     of_prompt, computing_s = prompt_under_limit(device, gpus, of_prompt, computing_s)
     copied_bytes = sum(piece.stored_bytes for piece in placed.computed_on_host)
     first_s = computing_s + -(-prompt_tokens // UBATCH) * copied_bytes / LINK_BYTES_PER_S
-    deviation = own.deviation if not host_s else max(own.deviation, other.deviation, OFFLOAD_DEVIATION)
-    prompt_deviation = own.prompt_deviation if not host_s else max(own.prompt_deviation, OFFLOAD_DEVIATION)
+    deviation = (
+        device_constants.deviation
+        if not host_s
+        else max(device_constants.deviation, host_constants.deviation, OFFLOAD_DEVIATION)
+    )
+    prompt_deviation = (
+        device_constants.prompt_deviation if not host_s else max(device_constants.prompt_deviation, OFFLOAD_DEVIATION)
+    )
     notes.append(
         f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"
     )
@@ -329,12 +335,12 @@ def _constants_of(
     contents: Contents, device: Device, backend: str, question: LocalQuestion, context: int
 ) -> tuple[BackendConstants, list[str]]:
     """Return the constants of a backend, calibrated if that is asked for, and the first notes."""
-    own, notes = local_constants().backends[backend], [*contents.notes]
+    constants, notes = local_constants().backends[backend], [*contents.notes]
     if question.calibration is None:
-        return own, notes
+        return constants, notes
     notes.append(question.calibration.describe_distance(KIND, local_traits(contents, device, backend)))
     tokens = question.prompt_tokens
-    return calibrated_constants(question.calibration, contents, device, backend, own, context, tokens), notes
+    return calibrated_constants(question.calibration, contents, device, backend, constants, context, tokens), notes
 
 
 def whole_bytes(contents: Contents, context: int) -> float:

@@ -69,10 +69,12 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
             "--cpu-cache": self.cpu_cache,
             "--cpu": self.cpu is not None,
         }
-        given = next((name for name, is_given in placements.items() if is_given), None)
-        if given is not None and not self.engine.places:
+        placement_option = next((name for name, is_given in placements.items() if is_given), None)
+        if placement_option is not None and not self.engine.places:
             placing = next(name for name, engine in LOCAL_ENGINES.items() if engine.places)
-            raise BadValue(f"`{given}` is for `--engine {placing}`: under {self.execution} everything is on the device")
+            raise BadValue(
+                f"`{placement_option}` is for `--engine {placing}`: under {self.execution} everything is on the device"
+            )
         if self.kv_cache is not None and self.kv_cache not in self.engine.caches:
             raise BadValue(
                 f"{self.execution} keeps keys and values in {', '.join(self.engine.caches)} (got {self.kv_cache!r})"
@@ -90,8 +92,8 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
             return None
         memory_bytes = parse_quantity(self.device_memory, "B")
         if memory_bytes < LEAST_MEMORY_BYTES:
-            given = format_si(memory_bytes, "B")
-            raise BadValue(f"`--device-memory` must be at least 1 GB, such as 16GB (got {given})")
+            size = format_si(memory_bytes, "B")
+            raise BadValue(f"`--device-memory` must be at least 1 GB, such as 16GB (got {size})")
         return memory_bytes
 
     def context_of(self, contents: Contents) -> int:
