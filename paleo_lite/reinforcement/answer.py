@@ -186,12 +186,12 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
         left_out = ("activity", "power", "facility", "price_usd_per_h", "is_forecast")
-        own = {
+        fields = {
             name: msgspec.to_builtins(getattr(self, name)) for name in self.__struct_fields__ if name not in left_out
         }
         if self.rollouts is not None:
-            del own["rollouts"]["activity"]
-        own["tokens_per_s_per_device"] = self.tokens_per_s_per_device
-        own["usd_per_step"] = self.usd_per_step
-        own["site"] = None if self.site is None else self.site.to_dict()
-        return self.with_common_fields({name: value for name, value in own.items() if name not in COMMON_FIELDS})
+            del fields["rollouts"]["activity"]
+        fields["tokens_per_s_per_device"] = self.tokens_per_s_per_device
+        fields["usd_per_step"] = self.usd_per_step
+        fields["site"] = None if self.site is None else self.site.to_dict()
+        return self.with_common_fields({name: value for name, value in fields.items() if name not in COMMON_FIELDS})

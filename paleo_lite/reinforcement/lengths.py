@@ -44,11 +44,11 @@ def response_lengths(count: int, mean: float, maximum: int, clipped_share: float
     spread = SPREAD if clipped_share is None else _spread_with_share(scores, mean, maximum, clipped_share)
     lengths = _clipped(scores, _location(scores, mean, maximum, spread), spread, maximum)
     if clipped_share is not None:
-        found = float(np.mean(lengths >= maximum * _CUT))
-        if abs(found - clipped_share) > _TOLERATED + 1 / count:
+        share = float(np.mean(lengths >= maximum * _CUT))
+        if abs(share - clipped_share) > _TOLERATED + 1 / count:
             raise BadValue(
                 f"`--clipped-share {clipped_share:g}` cannot be: of responses of {mean:,g} tokens on average, at most "
-                f"{maximum:,}, a usual distribution has {found:.2g} cut off; change it or `--response-tokens`"
+                f"{maximum:,}, a usual distribution has {share:.2g} cut off; change it or `--response-tokens`"
             )
     whole: Ints = np.maximum(np.rint(lengths), 1).astype(np.int64)
     return whole
@@ -88,17 +88,17 @@ def _spread_with_share(scores: Floats, mean: float, maximum: int, clipped_share:
 def read_lengths(path: Path, count: int, maximum: int) -> Ints:
     """Return the lengths of some responses in rising order: quantiles of a file with one length per line."""
     try:
-        given = np.sort([float(line) for line in path.read_text("utf-8").split()])
+        recorded = np.sort([float(line) for line in path.read_text("utf-8").split()])
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"{path} cannot be read: {error}") from None
     except ValueError:
         raise BadFile(f"{path} must have one number of tokens per line, and no heading") from None
-    if not len(given) or given[0] < 1:
+    if not len(recorded) or recorded[0] < 1:
         raise BadFile(f"{path} must have numbers of tokens >= 1, one per line")
-    if given[-1] > maximum:
+    if recorded[-1] > maximum:
         raise BadValue(
-            f"{path} has a response of {given[-1]:,.0f} tokens, but `--max-tokens` leaves {maximum:,} for a response"
+            f"{path} has a response of {recorded[-1]:,.0f} tokens, but `--max-tokens` leaves {maximum:,} for a response"
         )
     positions = (np.arange(count) + 0.5) / count
-    lengths: Ints = np.rint(np.quantile(given, positions)).astype(np.int64)
+    lengths: Ints = np.rint(np.quantile(recorded, positions)).astype(np.int64)
     return lengths

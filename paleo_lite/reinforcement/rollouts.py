@@ -83,7 +83,7 @@ def across_nodes_s(deployment: Deployment, nodes: int, exchange_s: float) -> flo
     if nodes == 1 or on_device.kernels is None:
         return 0.0
     kernels = on_device.kernels.of_iteration("decode", 1)
-    return exchange_s * sum(one.count for one in kernels if isinstance(one.kernel, ExchangeKernel))
+    return exchange_s * sum(counted.count for counted in kernels if isinstance(counted.kernel, ExchangeKernel))
 
 
 def has_coherent_host(device: Device) -> bool:
@@ -126,11 +126,11 @@ def roll_out(
         raise BadValue(
             f"{len(lengths):,} samples are fewer than the {engines:,} engines: give fewer `--rollout-workers`"
         )
-    own = lengths[::-1][::engines]  # the engine with the longest sample
-    order = np.random.default_rng(0).permutation(len(own))
-    traffic = Traffic(np.zeros(len(own)), np.full(len(own), prompt_tokens), own[order])
-    most = min(len(own), deployment.replica_engine().max_sequences)
-    context = prompt_tokens + float(own.mean()) / 2
+    engine_lengths = lengths[::-1][::engines]  # the engine with the longest sample
+    order = np.random.default_rng(0).permutation(len(engine_lengths))
+    traffic = Traffic(np.zeros(len(engine_lengths)), np.full(len(engine_lengths), prompt_tokens), engine_lengths[order])
+    most = min(len(engine_lengths), deployment.replica_engine().max_sequences)
+    context = prompt_tokens + float(engine_lengths.mean()) / 2
     deployment = with_rollout_host(deployment, constants, nodes)
     factor = kernel_factor(deployment.on_device.machine.device, constants)
     prepared = with_slower_kernels(deployment.prepare(traffic), factor)
@@ -139,7 +139,7 @@ def roll_out(
         prepared = with_launches(prepared, most, context, launch_s)
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
     called_s = (turns - 1) * tool_s
-    context = prompt_tokens + float((own.astype(float) ** 2).mean() / own.mean()) / 2
+    context = prompt_tokens + float((engine_lengths.astype(float) ** 2).mean() / engine_lengths.mean()) / 2
     steady_s = _steady_s(prepared, traffic, context, steps_ahead, factor)
     seconds, counts = live_sequences(outcome)
     scale = outcome.busy_s or 1.0
@@ -150,17 +150,17 @@ def roll_out(
         high_s=_end_s(slowest) + called_s,
         steady_s=steady_s,
         engines=engines,
-        samples_per_engine=len(own),
+        samples_per_engine=len(engine_lengths),
         most_live=float(counts.max()),
         mean_live=outcome.sequence_s / scale,
         tail_share=float(below_half.mean()),
         iterations=outcome.iterations,
-        waits_for_memory=bool(outcome.preemptions > 0 or counts.max() < min(len(own), most)),
+        waits_for_memory=bool(outcome.preemptions > 0 or counts.max() < min(len(engine_lengths), most)),
         weights_bytes=prepared.room.weights_bytes,
         cache_bytes=prepared.room.cache_bytes,
         activations_bytes=prepared.room.activations_bytes,
         live=tuple(zip(seconds.tolist(), (counts * engines).tolist())),
-        activity=Activity(*map(float, served_activity([outcome], deployment, prompt_tokens * len(own)))),
+        activity=Activity(*map(float, served_activity([outcome], deployment, prompt_tokens * len(engine_lengths)))),
     )
 
 

@@ -165,7 +165,7 @@ def _state_bytes(plan: Plan) -> tuple[float, float]:
     largest = max(plan.stages, key=lambda stage: sum(stage.model_state_bytes))
     parameters, _, optimizer = largest.model_state_bytes
     groups = replica_groups(plan.config, plan.layout, largest.expert_share)
-    kept = sum(group.share / group.replicas for group in groups)
-    optimizer_share = kept if plan.config.zero_stage >= 1 else 1.0
-    parameter_share = kept if plan.config.zero_stage == 3 else 1.0
+    sharded_share = sum(group.share / group.replicas for group in groups)
+    optimizer_share = sharded_share if plan.config.zero_stage >= 1 else 1.0
+    parameter_share = sharded_share if plan.config.zero_stage == 3 else 1.0
     return optimizer * optimizer_share, parameters * parameter_share
