@@ -166,16 +166,16 @@ class _LazyCommands(ErrorHandlingGroup):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in KINDS:
-            made: click.Command = importlib.import_module(".question", __name__).make_command(name)
-            return made
+            question_command: click.Command = importlib.import_module(".question", __name__).make_command(name)
+            return question_command
         if name in _COMMANDS:
             command: click.Command = getattr(importlib.import_module(f".{name}", __name__), name)
             return command
         if not name.startswith("-") and not ctx.resilient_parsing:
             from ..questions.upgrade import MOVED_COMMANDS
 
-            said = MOVED_COMMANDS.get(name) or str(UnknownName("command", name, _COMMANDS))
-            raise click.UsageError(said, ctx)
+            message = MOVED_COMMANDS.get(name) or str(UnknownName("command", name, _COMMANDS))
+            raise click.UsageError(message, ctx)
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

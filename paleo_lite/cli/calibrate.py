@@ -18,7 +18,7 @@ from .answers import CommandResult, command, progress_of_long_answers
 @command(CalibrationQuestion)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--template", is_flag=True, cls=OutputOption, help="Print a measurements CSV to fill in.")
-def calibrate(paths: tuple[Path, ...], template: bool, **given: Any) -> CommandResult | None:
+def calibrate(paths: tuple[Path, ...], template: bool, **arguments: Any) -> CommandResult | None:
     """Fit the parameters of a device to measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
     Result files of servers, of llama.cpp and its like, and of training move the causes of their forecasts instead.
@@ -39,7 +39,7 @@ def calibrate(paths: tuple[Path, ...], template: bool, **given: Any) -> CommandR
     if template:
         click.echo(TEMPLATE, nl=False)
         return None
-    question = CalibrationQuestion(measured=paths, **given)
+    question = CalibrationQuestion(measured=paths, **arguments)
     check_outputs(*to_paths(question.output or ()), force=question.force)
     if not find_result_files(paths):
         check_inputs(paths)

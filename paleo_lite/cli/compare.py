@@ -21,7 +21,7 @@ from .answers import CommandResult, command, progress_of_long_answers
 @options.top()
 @options.decompressed()
 def compare(
-    paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **given: Any
+    paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **arguments: Any
 ) -> CommandResult:
     """Compare the kernels of two profiles A and B, a prediction with a profile, or a result file with its forecasts.
 
@@ -45,7 +45,7 @@ def compare(
     side_a = _split_at_commas(paths[0]) if paths else []
     side_b = _split_at_commas(paths[1]) if len(paths) > 1 else []
     with progress_of_long_answers("forecasting rows"):
-        comparison = answer_comparison(ComparisonQuestion(a=[*side_a, *more_a], b=[*side_b, *more_b], **given))
+        comparison = answer_comparison(ComparisonQuestion(a=[*side_a, *more_a], b=[*side_b, *more_b], **arguments))
     return CommandResult(comparison.to_dict, lambda: comparison.document(top=top), lambda: comparison)
 
 

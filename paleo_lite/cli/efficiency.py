@@ -27,7 +27,9 @@ from .answers import CommandResult, command, progress_of_long_answers
     "files).",
 )
 @click.pass_obj
-def efficiency(output: dict[str, Any], /, paths: tuple[Path, ...], report: Path | None, **given: Any) -> CommandResult:
+def efficiency(
+    output: dict[str, Any], /, paths: tuple[Path, ...], report: Path | None, **arguments: Any
+) -> CommandResult:
     """Measure how well the device was used, from profiles.
 
     PATHS are profiles, or folders of profiles; several are read in parallel.
@@ -41,7 +43,7 @@ def efficiency(output: dict[str, Any], /, paths: tuple[Path, ...], report: Path 
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations markers/ --durations interval.parquet \\
           --tau-init one_batch.parquet
     """
-    question = EfficiencyQuestion(paths=paths, **given)
+    question = EfficiencyQuestion(paths=paths, **arguments)
     with progress_of_long_answers("reading profiles"):
         result = answer_efficiency(question)
     failures = [failure["error"] for failure in result.failed]

@@ -12,7 +12,7 @@ from .answers import command
 
 @command(Feeding)
 @options.network()
-def feeding(**given: Any) -> Result:
+def feeding(**arguments: Any) -> Result:
     """Predict whether storage, decoding and the host link can keep a device busy, and which change would help most.
 
     \b
@@ -22,4 +22,4 @@ def feeding(**given: Any) -> Result:
     """
     from ..questions.feeding import answer
 
-    return answer(Feeding(**given))
+    return answer(Feeding(**arguments))

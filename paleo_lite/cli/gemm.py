@@ -15,7 +15,7 @@ from .answers import command
 @click.argument("m")
 @click.argument("n")
 @click.argument("k")
-def gemm(**given: Any) -> Result:
+def gemm(**arguments: Any) -> Result:
     """Predict the time of matrix products (M x K) @ (K x N), and the gain of batching several into one.
 
     \b
@@ -26,4 +26,4 @@ def gemm(**given: Any) -> Result:
     """
     from ..questions.gemm import answer
 
-    return answer(MatrixProducts(**given))
+    return answer(MatrixProducts(**arguments))

@@ -69,7 +69,7 @@ def kernels(
     program: str,
     replay: str | None,
     trace: Path | None,
-    **given: Any,
+    **arguments: Any,
 ) -> CommandResult:
     """Break the time of a profile down by kernel, and rank the kernels by optimization potential.
 
@@ -91,7 +91,7 @@ def kernels(
         return CommandResult(lambda: {"script": script}, lambda: script)
     if trace is not None:
         check_outputs(trace, force=bool(output.get("force")))
-    report = answer_kernels(KernelsQuestion(paths=paths, **given))
+    report = answer_kernels(KernelsQuestion(paths=paths, **arguments))
     if trace is not None:
         written = merge_traces(paths, trace, force=bool(output.get("force")))
         ranks = "1 rank" if len(written.ranks) == 1 else f"{len(written.ranks)} ranks"

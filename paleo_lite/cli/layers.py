@@ -27,7 +27,7 @@ from .answers import CommandResult, command
 @click.option(
     "--top", type=INTEGER, cls=OutputOption, help="List this number of the largest layers instead of the modules."
 )
-def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **given: Any) -> CommandResult:
+def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **arguments: Any) -> CommandResult:
     """Count NETWORK by module and layer: FLOPs or MACs, parameters, shapes. Several NETWORKs get one line each.
 
     NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face, ONNX, an exported program, a
@@ -49,9 +49,9 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **give
     if len(networks) > 1:
         if depth or top:
             raise BadValue("`--depth` and `--top` can be used only with a single network")
-        comparison = answer(Layers(networks, **given))
+        comparison = answer(Layers(networks, **arguments))
         return CommandResult(comparison.to_dict, comparison.document)
-    counts = answer(Layers(networks[0], **given))
+    counts = answer(Layers(networks[0], **arguments))
     from ..architectures import LayerCounts
     from ..reporting.networks import counts_page
 

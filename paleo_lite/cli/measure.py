@@ -15,7 +15,7 @@ from .answers import CommandResult, command
 
 @command(MeasuringQuestion)
 @click.argument("steps", nargs=-1, metavar="[STEP]...")
-def measure(**given: Any) -> CommandResult:
+def measure(**arguments: Any) -> CommandResult:
     """Calibrate this machine: time operations and networks, fit the model, then predict and time other networks.
 
     With STEPs, such as resnet18:16:inference (network, batch size, phase), only these are timed, and each is compared
@@ -30,7 +30,7 @@ def measure(**given: Any) -> CommandResult:
       paleo-lite measure --tools vllm --address http://localhost:8000 --model meta-llama/Llama-3.1-8B --gpu h100-sxm
     """
     with listening_to_steps(_show_step):
-        report = answer(MeasuringQuestion(**given))
+        report = answer(MeasuringQuestion(**arguments))
     has_failed = isinstance(report, ToolReport) and not report.measured
     return CommandResult(report.to_dict, report.document, exit_code=int(has_failed))
 

@@ -17,7 +17,7 @@ from .answers import CommandResult, command, progress_of_long_answers
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.top()
 @options.decompressed()
-def measurements(paths: tuple[Path, ...], top: int | None, **given: Any) -> CommandResult:
+def measurements(paths: tuple[Path, ...], top: int | None, **arguments: Any) -> CommandResult:
     """Read result files of benchmarks, and say what they measured, what they leave out and what makes them doubtful.
 
     PATHS are files that any of forty tools wrote (servers and their clients, llama.cpp, training logs, collectives,
@@ -33,7 +33,7 @@ def measurements(paths: tuple[Path, ...], top: int | None, **given: Any) -> Comm
       paleo-lite measurements bench.json --gpu h100-sxm --tensor 8 --precision fp8
     """
     with progress_of_long_answers("reading files"):
-        result = answer(ResultFilesQuestion(paths=paths, **given))
+        result = answer(ResultFilesQuestion(paths=paths, **arguments))
     failures = [failure["error"] for failure in result.failed]
     document = (lambda: result.document(top=top)) if result.files else None
     return CommandResult(result.to_dict, document, failures=failures)

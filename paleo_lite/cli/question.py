@@ -44,13 +44,13 @@ class QuestionCommand(AnswerCommand):
             short_help=kind.summary,
         )
 
-    def answer(self, **given: Any) -> CommandResult:
+    def answer(self, **arguments: Any) -> CommandResult:
         """Make the record from what the command line gives, and answer it."""
         context = click.get_current_context()
-        of_rows = {name: given.pop(name, None) for name in ROW_OPTIONS}
-        file = given.pop("report", None)
-        shown = {name: given.pop(name) for name in self.kind.shown if name in given}
-        stated = {name: value for name, value in given.items() if _is_stated(context, name)}
+        of_rows = {name: arguments.pop(name, None) for name in ROW_OPTIONS}
+        file = arguments.pop("report", None)
+        shown = {name: arguments.pop(name) for name in self.kind.shown if name in arguments}
+        stated = {name: value for name, value in arguments.items() if _is_stated(context, name)}
         question = self.kind.record(**{**self.defaults(), **stated})
         output = context.obj or {}
         if file is not None:
@@ -176,9 +176,9 @@ def _help_text(kind: QuestionKind) -> str:
     """Return the help of a command: what the record says, then its examples."""
     import inspect
 
-    said = inspect.getdoc(kind.record) or kind.summary
+    description = inspect.getdoc(kind.record) or kind.summary
     examples = "\n".join(f"  paleo-lite {kind.name} {example}" for example in kind.examples)
-    return f"{said}\n\n\b\n{examples}"
+    return f"{description}\n\n\b\n{examples}"
 
 
 def _help_option(name: str, callback: Callable[..., None], text: str, metavar: str | None = None) -> click.Option:
@@ -247,11 +247,11 @@ def _write_report(question: Any, answer: CommandResult, file: Path) -> None:
 
 def _report(kind: QuestionKind) -> click.Option:
     """Return ``--report``, with the files that only this kind of question has."""
-    own = "".join(f"; {ending}: {meaning}" for ending, (_, meaning) in kind.files.items())
+    further_files = "".join(f"; {ending}: {meaning}" for ending, (_, meaning) in kind.files.items())
     return OutputOption(
         ["--report"], metavar="FILE", type=click.Path(path_type=Path),
         help="Also write the answer with charts, sources and what reproduces it into a .html file, or all its tables "
-        f"into .xlsx or .zip (of CSV files){own}.",
+        f"into .xlsx or .zip (of CSV files){further_files}.",
     )  # fmt: skip
 
 

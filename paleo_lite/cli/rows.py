@@ -50,53 +50,53 @@ ROW_OPTIONS = ("output", "best", "pareto", "where", "jobs", "scheduler", "dry_ru
 """Python names of the options."""
 
 
-def asks_for_rows(given: dict[str, Any]) -> bool:
+def asks_for_rows(options: dict[str, Any]) -> bool:
     """Return whether one of the options is given that asks for rows.
 
     Raise BadValue if an option is given that needs such a one.
     """
-    if given["best"] and given["pareto"]:
+    if options["best"] and options["pareto"]:
         raise BadValue("give only one of `--best`, by one column, and `--pareto`, by several")
-    is_ranked = bool(given["best"] or given["pareto"])
-    if given["where"] and not is_ranked:
+    is_ranked = bool(options["best"] or options["pareto"])
+    if options["where"] and not is_ranked:
         raise BadValue("`--where` chooses among ranked rows: give `--best COLUMN` or `--pareto COLUMNS` as well")
-    asks = is_ranked or given["output"] is not None or given["dry_run"]
+    asks = is_ranked or options["output"] is not None or options["dry_run"]
     for name in ("jobs", "scheduler", "yes"):
-        if given[name] and not asks:
+        if options[name] and not asks:
             raise BadValue(
                 f"`--{name}` is for rows of many combinations: give `-o FILE`, `--best` or `--pareto` as well"
             )
     return asks
 
 
-def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str, Any]) -> CommandResult:
+def answer_with_rows(question: Options, options: dict[str, Any], output: dict[str, Any]) -> CommandResult:
     """Return the answer that writes rows, or ranks them."""
     from ..questions.sweep import sweep
     from ..sweeps.run import Sweep
 
     if getattr(question, "advise", None):
         raise BadValue("`--advise` ranks by itself: leave it out, or `-o`, `--best` and `--pareto`")
-    columns = [name.strip() for name in given["pareto"].split(",")] if given["pareto"] else []
+    columns = [name.strip() for name in options["pareto"].split(",")] if options["pareto"] else []
     has_chart = output.get("chart") is not None
     if has_chart and len(columns) < 2:
         from ..reporting.charts.pareto import NO_FRONT
 
         raise BadValue(NO_FRONT)
-    settings = {name: given[name] for name in ("jobs", "scheduler", "dry_run", "yes")}
+    settings = {name: options[name] for name in ("jobs", "scheduler", "dry_run", "yes")}
     with tempfile.TemporaryDirectory() as folder:
-        file = given["output"] or Path(folder) / "rows.parquet"
-        force = bool(output.get("force")) and given["output"] is not None
+        file = options["output"] or Path(folder) / "rows.parquet"
+        force = bool(output.get("force")) and options["output"] is not None
         with progress("combinations, in chunks") as on_done:
             written = sweep(question, file, force=force and not has_chart, on_done=on_done, **settings)
-        if not isinstance(written, Sweep) or not (given["best"] or columns):
+        if not isinstance(written, Sweep) or not (options["best"] or columns):
             return CommandResult(written.to_dict, written.document)
         from ..sweeps.best import MAX_FRONT_ROWS, Goal, find_best
 
         try:
             result = find_best(
                 file,
-                Goal(objective=given["best"], pareto=columns),
-                where=given["where"],
+                Goal(objective=options["best"], pareto=columns),
+                where=options["where"],
                 top=MAX_FRONT_ROWS if has_chart else _TOP,
                 sample=BACKGROUND_ROWS if has_chart else 0,
                 facility=getattr(question, "facility", None),

@@ -19,7 +19,7 @@ from .answers import CommandResult, command, progress_of_long_answers
     required=True,
     help="A measurements CSV, or a .json file with the output of this command.",
 )
-def validate(data: Path, **given: Any) -> CommandResult:
+def validate(data: Path, **arguments: Any) -> CommandResult:
     """Cross-validate the time model: hold measurements out, predict them from the others, and report the errors.
 
     One network, network family, device or source is held out at a time. Simpler models are evaluated on the same folds:
@@ -31,5 +31,5 @@ def validate(data: Path, **given: Any) -> CommandResult:
       paleo-lite plot accuracy --data held_out.json -o accuracy.png
     """
     with progress_of_long_answers("holding out, by device"):
-        validation = answer_validation(ValidationQuestion(data=data, **given))
+        validation = answer_validation(ValidationQuestion(data=data, **arguments))
     return CommandResult(validation.to_dict, validation.document, lambda: validation)
