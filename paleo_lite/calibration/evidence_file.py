@@ -176,8 +176,8 @@ class EvidenceCalibration(
     @property
     def precision(self) -> str:
         """Formats of the rows."""
-        found = dict.fromkeys(row.traits.get("format", "") for row in self.observations)
-        return ", ".join(name for name in found if name)
+        formats = dict.fromkeys(row.traits.get("format", "") for row in self.observations)
+        return ", ".join(name for name in formats if name)
 
     @property
     def label(self) -> str:
@@ -212,10 +212,10 @@ class EvidenceCalibration(
 
     def posterior(self, kind: str) -> Posterior:
         """Return what the rows of a kind of question say."""
-        known: dict[str, Posterior] = self.__dict__.setdefault("_posteriors", {})
-        if kind not in known:
-            known[kind] = condition(self.observations, kind)
-        return known[kind]
+        known_posteriors: dict[str, Posterior] = self.__dict__.setdefault("_posteriors", {})
+        if kind not in known_posteriors:
+            known_posteriors[kind] = condition(self.observations, kind)
+        return known_posteriors[kind]
 
     def describe_distance(self, kind: str, traits: Mapping[str, str]) -> str:
         """Return a sentence about what of the evidence holds in a situation, for the notes of a forecast."""
@@ -242,8 +242,10 @@ class EvidenceCalibration(
         rows = []
         for kind in self.kinds:
             left_out = self.posterior(kind).left_out()
-            for figure in dict.fromkeys(one.row.figure for one in left_out):
-                rows.append(_accuracy(kind, figure, [one for one in left_out if one.row.figure == figure]))
+            for figure in dict.fromkeys(forecast.row.figure for forecast in left_out):
+                rows.append(
+                    _accuracy(kind, figure, [forecast for forecast in left_out if forecast.row.figure == figure])
+                )
         return rows
 
     def moved(self) -> list[MovedCause]:
@@ -257,10 +259,10 @@ class EvidenceCalibration(
                 by_traits[key] = by_traits.get(key, 0) + 1
             traits = dict(max(by_traits, key=lambda key: by_traits[key]))
             factors = posterior.factors(traits)
-            told = {cause for row in posterior.rows for cause, share in row.shares.items() if share > 0}
+            measured_causes = {cause for row in posterior.rows for cause, share in row.shares.items() if share > 0}
             situation = ", ".join(traits[name] for name in ("network", "link", "device", "engine") if traits.get(name))
             for index, cause in enumerate(factors.causes):
-                if cause not in told:
+                if cause not in measured_causes:
                     continue
                 mean = float(factors.mean[index])
                 reach = Z_90 * math.sqrt(max(float(factors.covariance[index, index]), 0.0))
@@ -271,7 +273,7 @@ class EvidenceCalibration(
                         mean / before,
                     )
                 )  # fmt: skip
-        return sorted(result, key=lambda one: -abs(one.deviations))
+        return sorted(result, key=lambda moved_cause: -abs(moved_cause.deviations))
 
     def warnings(self) -> list[str]:
         """Return sentences about rows that are far from the others, and about files that look like something else."""
@@ -317,9 +319,12 @@ class EvidenceCalibration(
 
 
 def _accuracy(kind: str, figure: str, rows: Sequence[LeftOut]) -> FigureAccuracy:
-    before = np.array([one.row.log_ratio for one in rows])
-    after = np.array([one.error for one in rows])
-    ends_before, ends_after = np.array([one.ends_before for one in rows]), np.array([one.ends for one in rows])
+    before = np.array([forecast.row.log_ratio for forecast in rows])
+    after = np.array([forecast.error for forecast in rows])
+    ends_before, ends_after = (
+        np.array([forecast.ends_before for forecast in rows]),
+        np.array([forecast.ends for forecast in rows]),
+    )
 
     def error(logs: Any) -> float:
         return float(np.mean(np.abs(np.expm1(-logs))))
@@ -394,9 +399,9 @@ def combine(parts: Mapping[str, Any]) -> EvidenceCalibration:
     if len(rows) > MOST_OBSERVATIONS:
         raise BadValue(f"{' + '.join(parts)} have {len(rows):,} rows together, at most {MOST_OBSERVATIONS:,} are read")
     provenance = [part.provenance for part in parts.values()]
-    inputs = dict.fromkeys(text for one in provenance for text in one.inputs)
+    inputs = dict.fromkeys(text for record in provenance for text in record.inputs)
     notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
-    latest = max(one.date for one in provenance)
+    latest = max(record.date for record in provenance)
     return EvidenceCalibration(
         EVIDENCE_FORMAT,
         "evidence",
@@ -428,7 +433,7 @@ def best_rows(posterior: Posterior, candidates: Sequence[Observation], number: i
         variances = np.einsum("ic,cd,id->i", slopes, matrix, slopes) + noise
         return float(np.mean(np.exp(2 * Z_90 * np.sqrt(variances))))
 
-    found = []
+    suggestions = []
     for _ in range(min(number, len(situations))):
         before = ends(covariance)
         updated = {}
@@ -439,6 +444,6 @@ def best_rows(posterior: Posterior, candidates: Sequence[Observation], number: i
             updated[situation] = covariance - cross.T @ np.linalg.solve(between, cross)
         best = min(situations, key=lambda situation: ends(updated[situation]))
         covariance = updated[best]
-        found.append(SuggestedRow(candidates[0].kind, best, before, ends(covariance)))
+        suggestions.append(SuggestedRow(candidates[0].kind, best, before, ends(covariance)))
         situations.remove(best)
-    return found
+    return suggestions

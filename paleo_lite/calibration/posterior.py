@@ -203,12 +203,12 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
         """Return 1 where a situation and a row have the traits of a level in common."""
         numbers: dict[tuple[str, ...], int] = {}
 
-        def number(own: Mapping[str, str]) -> int:
-            return numbers.setdefault(tuple(own.get(name, "") for name in names), len(numbers))
+        def number(situation: Mapping[str, str]) -> int:
+            return numbers.setdefault(tuple(situation.get(name, "") for name in names), len(numbers))
 
-        own = np.array([number(one) for one in traits])
-        known = np.array([number(row.traits) for row in self.rows])
-        same: Floats = (own[:, np.newaxis] == known[np.newaxis, :]).astype(np.float64)
+        situation_ids = np.array([number(situation) for situation in traits])
+        row_ids = np.array([number(row.traits) for row in self.rows])
+        same: Floats = (situation_ids[:, np.newaxis] == row_ids[np.newaxis, :]).astype(np.float64)
         return same
 
     @cached_property
@@ -249,7 +249,7 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     @property
     def _prior_covariance(self) -> Floats:
-        variances = [sum(one**2 for one in levels.values()) for levels in self.prior.causes.values()]
+        variances = [sum(deviation**2 for deviation in levels.values()) for levels in self.prior.causes.values()]
         return np.diag(np.array(variances, dtype=np.float64))
 
     def _towards_situation(self, traits: Mapping[str, str]) -> _Situation:
@@ -348,16 +348,16 @@ class _Situation(NamedTuple):
     cross: Any  # covariance of the factors with the rows
     explained: Any  # the same times the inverse of the covariance of the rows
 
-    def without(self, found: _Conditioned, run: list[int]) -> Factors:
+    def without(self, conditioned: _Conditioned, run: list[int]) -> Factors:
         """Return the factors that the rows lead to, without some of them.
 
         The inverse of the covariance of the other rows is that of all, less the part of those that are left out.
         """
-        mean, covariance = self.cross @ found.weighted, self.prior - self.explained @ self.cross.T
+        mean, covariance = self.cross @ conditioned.weighted, self.prior - self.explained @ self.cross.T
         if run:
-            own, block = self.explained[:, run], np.linalg.inv(found.inverse[np.ix_(run, run)])
-            mean = mean - own @ block @ found.weighted[run]
-            covariance = covariance + own @ block @ own.T
+            explained, block = self.explained[:, run], np.linalg.inv(conditioned.inverse[np.ix_(run, run)])
+            mean = mean - explained @ block @ conditioned.weighted[run]
+            covariance = covariance + explained @ block @ explained.T
         return Factors(self.causes, mean, covariance, self.prior)
 
 
@@ -380,11 +380,11 @@ class _Conditioned(NamedTuple):
 
 def condition(rows: Sequence[Observation], kind: str, prior: EvidencePrior | None = None) -> Posterior:
     """Return what the rows of a kind of question say; raise BadValue for a kind that nothing is known of."""
-    known = prior or evidence_prior()
-    if kind not in known.kinds:
-        raise BadValue(f"nothing calibrates forecasts of the kind {kind}: those of {', '.join(known.kinds)} are")
-    own = [row for row in rows if row.kind == kind]
-    return Posterior(tuple(_thinned(own)), known.kinds[kind])
+    evidence = prior or evidence_prior()
+    if kind not in evidence.kinds:
+        raise BadValue(f"nothing calibrates forecasts of the kind {kind}: those of {', '.join(evidence.kinds)} are")
+    of_kind = [row for row in rows if row.kind == kind]
+    return Posterior(tuple(_thinned(of_kind)), evidence.kinds[kind])
 
 
 def _thinned(rows: Sequence[Observation]) -> Sequence[Observation]:

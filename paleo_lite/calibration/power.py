@@ -119,10 +119,12 @@ def _hold_out(
     for group in sorted(set(groups)):
         rest = [index for index, name in enumerate(groups) if name != group]
         fitted = _fit([steps[index] for index in rest], [shares[index] for index in rest], power) if rest else power
-        for step, own, name in zip(steps, shares, groups, strict=True):
+        for step, step_shares, name in zip(steps, shares, groups, strict=True):
             if name == group:
-                low_w, high_w = (float(end_w) for end_w in fitted.interval_w(own))
-                points.append(HeldOutPower(step, float(fitted.watts(own)), low_w, high_w, float(power.watts(own))))
+                low_w, high_w = (float(end_w) for end_w in fitted.interval_w(step_shares))
+                points.append(
+                    HeldOutPower(step, float(fitted.watts(step_shares)), low_w, high_w, float(power.watts(step_shares)))
+                )
     return points
 
 
@@ -144,11 +146,13 @@ def _shares_of(step: Measurement, device: Device, model: CalibratedModel) -> Sha
 
 
 def _watts(power: Power, shares: Sequence[Shares]) -> list[float]:
-    return [float(power.watts(one)) for one in shares]
+    return [float(power.watts(step_shares)) for step_shares in shares]
 
 
 def _mean_error(watts: Sequence[float], steps: Sequence[Measurement]) -> float:
-    return float(np.mean([abs(one / step.power_w - 1) for one, step in zip(watts, steps) if step.power_w]))
+    return float(
+        np.mean([abs(predicted_w / step.power_w - 1) for predicted_w, step in zip(watts, steps) if step.power_w])
+    )
 
 
 def _fit(steps: Sequence[Measurement], shares: Sequence[Shares], power: Power) -> Power:
@@ -158,7 +162,7 @@ def _fit(steps: Sequence[Measurement], shares: Sequence[Shares], power: Power) -
     stacked = Shares(*(np.array(values, dtype=np.float64) for values in zip(*shares, strict=True)))
     logs = np.log([step.power_w for step in steps if step.power_w is not None])
     networks = [step.network for step in steps]
-    is_same = np.array([[one == other for other in networks] for one in networks])
+    is_same = np.array([[network == other for other in networks] for network in networks])
     errors = STEP_DEVIATION**2 * np.eye(len(steps)) + power.scatter**2 * is_same
     whitened = np.linalg.inv(np.linalg.cholesky(errors))
     mean, covariance = np.array(power.constants.theta), np.array(power.constants.covariance) + CARD_DEVIATION**2

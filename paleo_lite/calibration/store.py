@@ -274,14 +274,14 @@ def read_calibration(path: Path) -> AnyCalibration:
     return calibration
 
 
-def _check_format(path: Path, found: int, expected: int) -> None:
-    if found < expected:
+def _check_format(path: Path, recorded: int, expected: int) -> None:
+    if recorded < expected:
         raise BadFile(
-            f"{path}: format is {found}, with the parameters of an earlier formula: fit the measurements again with "
+            f"{path}: format is {recorded}, with the parameters of an earlier formula: fit the measurements again with "
             "`paleo-lite calibrate`"
         )
-    if found > expected:
-        raise BadFile(f"{path}: format is {found}, this version of paleo-lite reads {expected}")
+    if recorded > expected:
+        raise BadFile(f"{path}: format is {recorded}, this version of paleo-lite reads {expected}")
 
 
 def _check_covariance(rows: Sequence[str], path: Path) -> None:
@@ -362,8 +362,8 @@ def evidence_of(calibration: str | AnyCalibration | None) -> EvidenceCalibration
     """Return a calibration, or that of a name or a path, if it is one from result files; None for any other."""
     from .evidence_file import EvidenceCalibration
 
-    found = find_calibration(calibration) if isinstance(calibration, str) else calibration
-    return found if isinstance(found, EvidenceCalibration) else None
+    resolved = find_calibration(calibration) if isinstance(calibration, str) else calibration
+    return resolved if isinstance(resolved, EvidenceCalibration) else None
 
 
 def find_evidence(
@@ -373,12 +373,12 @@ def find_evidence(
 
     Raise BadValue if it is of passes of networks, or has no figures of the kinds that the command learns from.
     """
-    found = evidence_of(calibration)
-    if calibration is not None and found is None:
+    evidence = evidence_of(calibration)
+    if calibration is not None and evidence is None:
         raise BadValue(
             f"`{command}` takes calibrations from result files of benchmarks, as `paleo-lite calibrate FILE` writes, "
             "not those of passes of networks"
         )
-    if found is not None:
-        found.check_kinds(kinds, command)
-    return found
+    if evidence is not None:
+        evidence.check_kinds(kinds, command)
+    return evidence
