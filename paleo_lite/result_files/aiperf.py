@@ -51,14 +51,17 @@ def read_json(path: Path, findings: Findings) -> None:
             continue
         findings.tool = "AIPerf" if "aiperf_version" in report else "genai-perf"
         findings.version = str(report.get("aiperf_version") or "")
-        asked = report.get("input_config")
+        input_config = report.get("input_config")
         command = str(dig(report, "run_info", "cli_command") or "")
-        findings.record(network=_model(asked), engine=dig(asked, "endpoint", "backend") or dig(asked, "backend"))
-        tokenizer = dig(asked, "tokenizer", "name")
+        findings.record(
+            network=_model(input_config),
+            engine=dig(input_config, "endpoint", "backend") or dig(input_config, "backend"),
+        )
+        tokenizer = dig(input_config, "tokenizer", "name")
         if isinstance(tokenizer, str) and "/" in tokenizer:
             findings.record(tokenizer=tokenizer)
         values = _figures(report)
-        values["concurrency_limit"] = _limit(asked, command)
+        values["concurrency_limit"] = _limit(input_config, command)
         rate = _RATE.search(command)
         values["request_rate"] = to_number(rate[1]) if rate else None
         # The first token belongs to the time per token of AIPerf only where an answer has one token.
@@ -92,33 +95,37 @@ def _value(metric: Any, statistic: str) -> float | None:
     return number * _UNITS.get(str(dig(metric, "unit") or ""), 1.0)
 
 
-def _model(asked: Any) -> str | None:
+def _model(input_config: Any) -> str | None:
     """Return the served name of the model."""
-    name = dig(asked, "models")
+    name = dig(input_config, "models")
     if isinstance(name, dict):
         name = name.get("items")
     if isinstance(name, list) and name:
         name = name[0]
     if isinstance(name, dict):
         name = name.get("name")
-    for other in (dig(asked, "endpoint", "model_names"), dig(asked, "model"), dig(asked, "model_names")):
+    for other in (
+        dig(input_config, "endpoint", "model_names"),
+        dig(input_config, "model"),
+        dig(input_config, "model_names"),
+    ):
         name = name or (other[0] if isinstance(other, list) and other else other)
     return name if isinstance(name, str) else None
 
 
-def _limit(asked: Any, command: str) -> float | None:
+def _limit(input_config: Any, command: str) -> float | None:
     """Return the concurrency of the phase that counts."""
-    phases = dig(asked, "phases")
+    phases = dig(input_config, "phases")
     if isinstance(phases, list):
         counted = [phase for phase in phases if isinstance(phase, dict) and not phase.get("exclude_from_results")]
         if counted:
             return to_number(counted[-1].get("concurrency"))
-    found = _CONCURRENCY.search(command)
+    match = _CONCURRENCY.search(command)
     return (
-        to_number(dig(asked, "loadgen", "concurrency"))
-        or to_number(dig(asked, "perf_analyzer", "stimulus", "concurrency"))
-        or to_number(dig(asked, "concurrency"))
-        or (to_number(found[1]) if found else None)
+        to_number(dig(input_config, "loadgen", "concurrency"))
+        or to_number(dig(input_config, "perf_analyzer", "stimulus", "concurrency"))
+        or to_number(dig(input_config, "concurrency"))
+        or (to_number(match[1]) if match else None)
     )
 
 

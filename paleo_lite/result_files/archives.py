@@ -28,23 +28,23 @@ def unpacked(paths: list[Path], keep_going: bool) -> Iterator[tuple[list[tuple[P
 
     A member of an archive lies in a temporary folder, under a number instead of the path that the archive gives it.
     """
-    found: list[tuple[Path, str]] = []
+    files: list[tuple[Path, str]] = []
     refused: list[dict[str, str]] = []
     folder: Path | None = None
     try:
         for path in paths:
             kind = _kind_of(path)
             if not kind:
-                found.append((path, ""))
+                files.append((path, ""))
                 continue
             folder = folder or Path(tempfile.mkdtemp(prefix="paleo-lite-"))
             try:
-                found += _unpack(path, kind, folder / str(len(found)))
+                files += _unpack(path, kind, folder / str(len(files)))
             except PaleoError as error:
                 if not keep_going:
                     raise
                 refused.append({"file": str(path), "error": str(error)})
-        yield found, refused
+        yield files, refused
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -64,7 +64,7 @@ def _kind_of(path: Path) -> str:
 def _unpack(path: Path, kind: str, folder: Path) -> list[tuple[Path, str]]:
     """Unpack the members of an archive; raise BadFile if it is damaged or too large."""
     members: list[tuple[Path, str]] = []
-    left = MOST_BYTES
+    remaining_bytes = MOST_BYTES
     try:
         with zipfile.ZipFile(path) if kind == "zip" else tarfile.open(path) as archive:
             for name, member in _members(archive):
@@ -75,7 +75,7 @@ def _unpack(path: Path, kind: str, folder: Path) -> list[tuple[Path, str]]:
                 # The file keeps the end of its name, which formats and guesses read, and nothing of its path.
                 target = folder / str(len(members)) / (Path(name).name[-100:].lstrip(".") or "file")
                 target.parent.mkdir(parents=True)
-                left = _copy(member, target, left, path)
+                remaining_bytes = _copy(member, target, remaining_bytes, path)
                 members.append((target, f"{path}/{name}"))
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError,
             ValueError) as error:  # fmt: skip
@@ -103,12 +103,12 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in parts) or name.endswith(".toml")
 
 
-def _copy(member: IO[bytes], target: Path, left: int, path: Path) -> int:
+def _copy(member: IO[bytes], target: Path, remaining_bytes: int, path: Path) -> int:
     """Copy a member; return how many bytes the others may have."""
     with target.open("wb") as file:
         while piece := member.read(_CHUNK_BYTES):
-            left -= len(piece)
-            if left < 0:
+            remaining_bytes -= len(piece)
+            if remaining_bytes < 0:
                 raise BadFile(f"{path}: an archive that holds more than {MOST_BYTES:,} bytes: unpack it")
             file.write(piece)
-    return left
+    return remaining_bytes

@@ -67,10 +67,10 @@ _FORMATS = re.compile(
 _ARITHMETIC = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "half": "fp16", "float": "fp32"}
 
 
-def complete(findings: Findings, given: dict[str, Any]) -> None:
+def complete(findings: Findings, user_options: dict[str, Any]) -> None:
     """Add what the user gave, what a sidecar says and what names suggest; then say what is still missing."""
     sidecar, recorded_name = _read_sidecar(findings.path), str(findings.configuration.get("network") or "")
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in user_options.items() if value is not None}
     for name, value in {**sidecar, **options}.items():
         stated = _stated(findings, name)
         if name in options and name in sidecar:
@@ -115,13 +115,13 @@ def is_same(name: str, recorded: Any, value: Any) -> bool:
     return str(recorded).lower() == str(value).lower()
 
 
-def _is_same_device(recorded: str, given: str) -> bool:
+def _is_same_device(recorded: str, stated: str) -> bool:
     """Return whether two names are of one device: ``H100`` is short for ``h100-sxm``."""
-    short, long = sorted(map(normalize_name, (recorded, given)), key=len)
+    short, long = sorted(map(normalize_name, (recorded, stated)), key=len)
     if short in long:
         return True
     try:
-        return find_device(recorded).id == find_device(given).id
+        return find_device(recorded).id == find_device(stated).id
     except PaleoError:  # a device of a file of the user's, or a name that several have
         return False
 
@@ -162,16 +162,16 @@ def find_gpu(text: str) -> tuple[str, int | None]:
 
 def _guess_from_names(findings: Findings, recorded_name: str) -> None:
     """Guess device, count and format from the recorded name of the network, the given one, the file and its folder."""
-    kept = findings.configuration
-    if "gpu" not in kept and not any("gpu" in reading.values for reading in findings.readings):
+    configuration = findings.configuration
+    if "gpu" not in configuration and not any("gpu" in reading.values for reading in findings.readings):
         for how, text in (("the name of the file", findings.path.stem), ("the folder", findings.path.parent.name)):
             gpu, count = find_gpu(text)
             if gpu:
                 findings.guess(how, gpu=gpu, devices=count)
                 break
-    in_network = _FORMATS.search(recorded_name) or _FORMATS.search(str(kept.get("network") or ""))
+    in_network = _FORMATS.search(recorded_name) or _FORMATS.search(str(configuration.get("network") or ""))
     match = in_network or _FORMATS.search(findings.path.stem)
-    if match and "weights" not in kept:
+    if match and "weights" not in configuration:
         how = "the name of the network" if in_network else "the name of the file"
         name = match[1].lower()
         findings.guess(how, **{"precision" if name in ("bf16", "fp16") else "weights": name})

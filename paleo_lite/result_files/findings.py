@@ -65,20 +65,20 @@ class Findings(msgspec.Struct):
         unknown = values.keys() - QUANTITIES.keys()
         if unknown:
             raise KeyError(f"{sorted(unknown)} of {self.format} are not among the quantities")
-        known = {name: clean(values[name]) for name in QUANTITIES if name in values}
+        row = {name: clean(values[name]) for name in QUANTITIES if name in values}
         for name, value in values.items():
-            if known[name] is None and _is_finite(value):
+            if row[name] is None and _is_finite(value):
                 self.doubt(f"{QUANTITIES[name].title} above {MOST_OF_A_ROW:g} is none, and left out")
-        known = {name: _whole(name, value) for name, value in known.items() if value is not None and value != ""}
-        for name in [name for name, value in known.items() if _is_negative(value)]:
+        row = {name: _whole(name, value) for name, value in row.items() if value is not None and value != ""}
+        for name in [name for name, value in row.items() if _is_negative(value)]:
             self.doubt(f"{QUANTITIES[name].title} below 0 is none, and left out")
-            known.pop(name)
-        if all(QUANTITIES[name].is_fact for name in known):
+            row.pop(name)
+        if all(QUANTITIES[name].is_fact for name in row):
             return
         if len(self.readings) >= MOST_READINGS:
             self.dropped += 1
             return
-        self.readings.append(Reading(kind, known, doubts))
+        self.readings.append(Reading(kind, row, doubts))
 
     def record(self, **facts: Any) -> None:
         """Record facts of the run; absent ones, and those that are known already, are left out."""

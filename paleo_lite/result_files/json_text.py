@@ -84,7 +84,7 @@ def _next_line(file: BinaryIO, path: Path) -> bytes:
 def _objects_of(text: str, path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
     """Yield the objects of one document, or of several that follow each other, also behind lines of a log."""
     decoder = json.JSONDecoder(object_pairs_hook=_Repeated(findings).make_object)
-    start, found = 0, False
+    start, has_object = 0, False
     while start < len(text):
         opening = re.compile(r"[\[{]").search(text, start)
         if opening is None:
@@ -94,7 +94,7 @@ def _objects_of(text: str, path: Path, findings: Findings) -> Iterator[dict[str,
         except RecursionError:
             raise BadFile(f"{path}: nested too deeply for a file of results") from None
         except ValueError:
-            if found or opening.start() > CHUNK_BYTES:
+            if has_object or opening.start() > CHUNK_BYTES:
                 break
             mended = _mend(text[opening.start() :], path)
             if mended is None:
@@ -108,7 +108,7 @@ def _objects_of(text: str, path: Path, findings: Findings) -> Iterator[dict[str,
             if was_cut:
                 findings.doubt("the end of the file is damaged: what came before it was read")
             start = len(text)
-        found = True
+        has_object = True
         yield from [value] if isinstance(value, dict) else [item for item in value if isinstance(item, dict)]
 
 
@@ -128,12 +128,12 @@ class _Repeated:
 
     def make_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         """Return an object, and doubt its repeated keys."""
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        members = dict(pairs)
+        if len(members) < len(pairs):
             for name, value in pairs:
-                if value is not found[name] and value != found[name]:
+                if value is not members[name] and value != members[name]:
                     self.findings.doubt(f"{truncate(name)} stands twice in an object: the last value is taken")
-        return found
+        return members
 
 
 def decode_json(text: str, path: Path, findings: Findings | None = None) -> Any:

@@ -104,21 +104,21 @@ def _backend(row: dict[str, Any]) -> str:
 
 
 def _doubts_of(row: dict[str, Any], backend: str, generated: float) -> tuple[str, ...]:
-    said = []
+    doubts = []
     build = to_number(row.get("build_number")) or 0
     names_gpu = any(name.lower() in backend.lower() for name in _GPU_BACKENDS)
     if names_gpu and not row.get("gpu_info") and to_number(row.get("n_gpu_layers")) != 0:
         is_old = build < _NAMELESS_BUILD and "CUDA" not in backend.upper()
-        said.append(
+        doubts.append(
             f"the backend is {backend} and no GPU is named: old builds leave the name out, so say which it was"
             if is_old
             else f"the backend is {backend} and no GPU is named: it did not start, and the CPU computed"
         )
     if "," in str(row.get("gpu_info") or ""):
-        said.append("all GPUs that are visible are named; split_mode and main_gpu say which were used")
+        doubts.append("all GPUs that are visible are named; split_mode and main_gpu say which were used")
     if 0 < generated < _LEAST_GENERATED:
-        said.append(f"only {format_plural(round(generated), 'generated token')}: too few for a rate")
-    return tuple(said)
+        doubts.append(f"only {format_plural(round(generated), 'generated token')}: too few for a rate")
+    return tuple(doubts)
 
 
 _TABLE = re.compile(r"^\| *model +\|.*\bt/s *\|", re.MULTILINE)
@@ -220,11 +220,16 @@ _METADATA = re.compile(r"^([a-z_]+): (.+)$")
 
 def read_campaign(path: Path, findings: Findings) -> None:
     """Read the description of a campaign of llama-bench runs; it holds no measurement."""
-    known = {"backend": "backend", "flash_attention": "flash_attention", "kernel": "kernel", "llama_build": "build"}
+    fact_names = {
+        "backend": "backend",
+        "flash_attention": "flash_attention",
+        "kernel": "kernel",
+        "llama_build": "build",
+    }
     for line in all_lines(path):
         match = _METADATA.match(line)
-        if match and match[1] in known:
-            findings.record(**{known[match[1]]: match[2]})
+        if match and match[1] in fact_names:
+            findings.record(**{fact_names[match[1]]: match[2]})
     findings.record(engine="llama.cpp")
     findings.doubt("a description of runs, without measurements: give the files that llama-bench wrote beside it")
 

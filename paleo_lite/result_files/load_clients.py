@@ -42,7 +42,7 @@ def _add_guidellm(report: dict[str, Any], benchmark: dict[str, Any], findings: F
     totals = totals or dig(benchmark, "metrics", "request_totals") or {}
     strategy = dig(benchmark, "args", "strategy") or dig(benchmark, "config", "strategy") or benchmark.get("strategy")
     data = str(dig(benchmark, "request_loader", "data") or dig(report, "args", "data") or "")
-    asked = {side: float(count) for side, count in _ASKED.findall(data[:4096])}
+    requested_tokens = {side: float(count) for side, count in _ASKED.findall(data[:4096])}
     output_tokens = statistic("output_token_count", "mean")
     requests_per_s = statistic("requests_per_second", "mean")
     doubts = []
@@ -60,8 +60,8 @@ def _add_guidellm(report: dict[str, Any], benchmark: dict[str, Any], findings: F
         request_rate=to_number(rate),
         concurrency_limit=to_number(dig(strategy, "streams")) or to_number(dig(strategy, "max_concurrency")),
         concurrency=statistic("request_concurrency", "mean"),
-        input_tokens_asked=asked.get("prompt"),
-        output_tokens_asked=asked.get("output"),
+        input_tokens_asked=requested_tokens.get("prompt"),
+        output_tokens_asked=requested_tokens.get("output"),
         input_tokens=statistic("prompt_token_count", "mean"),
         output_tokens=output_tokens,
         requests_per_s=requests_per_s,

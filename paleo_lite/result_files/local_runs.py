@@ -97,7 +97,7 @@ def _add_timings(answer: dict[str, Any], timings: dict[str, Any], findings: Find
         findings.add("prompt", doubts, batch_size=1, tokens=count, time_s=seconds, tokens_per_s=count / seconds,
                      depth=cached or None)  # fmt: skip
     rate, generated = to_number(timings.get("predicted_per_second")), to_number(timings.get("predicted_n"))
-    drafted, kept = to_number(timings.get("draft_n")), to_number(timings.get("draft_n_accepted"))
+    drafted, accepted = to_number(timings.get("draft_n")), to_number(timings.get("draft_n_accepted"))
     doubts = ("a small network drafted the tokens: a step writes more than one",) if drafted else ()
     findings.add(
         "decode",
@@ -108,7 +108,7 @@ def _add_timings(answer: dict[str, Any], timings: dict[str, Any], findings: Find
         tokens_per_s=rate,
         tpot_s=ratio(1.0, rate),
         time_s=scaled(timings.get("predicted_ms"), _MS),
-        acceptance=ratio(kept, drafted),
+        acceptance=ratio(accepted, drafted),
     )
 
 

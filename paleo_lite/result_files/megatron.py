@@ -211,9 +211,9 @@ def _add_steps(
     devices = to_number(findings.configuration.get("devices"))
     forward, backward = mean(pair[0] for pair in passes[1:]), mean(pair[1] for pair in passes[1:])
     for batch, logged in by_batch.items():
-        kept, doubts = _without_warm_up(logged)
-        step_s = mean(step.seconds for step in kept)
-        length = mean(step.sequence for step in kept) or sequence
+        counted, doubts = _without_warm_up(logged)
+        step_s = mean(step.seconds for step in counted)
+        length = mean(step.sequence for step in counted) or sequence
         size = batch if batch is not None else to_number(findings.configuration.get("global_batch_size"))
         tokens = None if size is None or length is None else size * length
         findings.add(
@@ -224,39 +224,39 @@ def _add_steps(
             sequence_length=length,
             devices=devices,
             micro_batch=to_number(findings.configuration.get("micro_batch")),
-            samples=len(kept),
+            samples=len(counted),
             step_s=step_s,
             forward_s=forward if len(by_batch) == 1 else None,
             backward_s=backward if len(by_batch) == 1 else None,
-            time_low_s=min(step.seconds for step in kept),
-            time_high_s=max(step.seconds for step in kept),
+            time_low_s=min(step.seconds for step in counted),
+            time_high_s=max(step.seconds for step in counted),
             samples_per_s=ratio(size, step_s),
             tokens_per_s=ratio(tokens, step_s),
             tokens_per_s_per_device=ratio(ratio(tokens, step_s), devices),
-            flops_per_s=mean(step.flops_per_s for step in kept) or flops_per_s,
-            power_w=mean(step.power_w for step in kept),
+            flops_per_s=mean(step.flops_per_s for step in counted) or flops_per_s,
+            power_w=mean(step.power_w for step in counted),
         )
 
 
 def _without_warm_up(logged: list[_Step]) -> tuple[list[_Step], list[str]]:
     """Return the iterations that count, and what is doubtful about them."""
     doubts: list[str] = []
-    kept = [step for step in logged if not step.is_skipped]
-    if not kept:
+    counted = [step for step in logged if not step.is_skipped]
+    if not counted:
         doubts.append("in all iterations the update was skipped (the loss overflowed): the step lacks it")
-        kept = logged
-    elif len(kept) < len(logged):
-        doubts.append(f"{len(logged) - len(kept)} iterations without an update are left out")
-    first = kept[0].number
-    later = [step for step in kept if step.number >= first + _WARM_UP] if first <= 1 else kept
+        counted = logged
+    elif len(counted) < len(logged):
+        doubts.append(f"{len(logged) - len(counted)} iterations without an update are left out")
+    first = counted[0].number
+    later = [step for step in counted if step.number >= first + _WARM_UP] if first <= 1 else counted
     if later:
         return later, doubts
-    after_first = [step for step in kept if step.number > first] if first <= 1 else kept
+    after_first = [step for step in counted if step.number > first] if first <= 1 else counted
     if after_first:
         doubts.append(f"{len(after_first)} iterations after the first are few: the first ones warm up")
         return after_first, doubts
     doubts.append("only the first iteration was logged, which also initializes")
-    return kept, doubts
+    return counted, doubts
 
 
 FORMATS = (

@@ -92,10 +92,10 @@ def _name_operation(findings: Findings) -> None:
     if not nameless:
         return
     largest = max(nameless, key=lambda reading: reading.values.get("bus_bytes_per_s", 0.0)).values
-    found = ratio(largest.get("bus_bytes_per_s"), largest.get("algorithm_bytes_per_s"))
+    bandwidth_ratio = ratio(largest.get("bus_bytes_per_s"), largest.get("algorithm_bytes_per_s"))
     devices = largest.get("devices")
-    fitting = [name for name, factor in _BUS_FACTORS.items() if found and devices and devices > 2
-               and abs(factor(devices) - found) < 0.02 * found]  # fmt: skip
+    fitting = [name for name, factor in _BUS_FACTORS.items() if bandwidth_ratio and devices and devices > 2
+               and abs(factor(devices) - bandwidth_ratio) < 0.02 * bandwidth_ratio]  # fmt: skip
     if len(fitting) != 1:
         findings.doubt("the collective is not named: older versions say it on the command line only")
         return

@@ -19,10 +19,10 @@ def find_network_name(name: str, names: Iterable[str]) -> str | None:
     shorter = plain
     while (cut := _VARIANT.sub("", shorter)) != shorter:
         shorter = cut
-    by_name = {normalize_name(known): known for known in names}
+    by_name = {normalize_name(listed): listed for listed in names}
     for candidate in (plain, shorter, shorter.removeprefix("meta-")):
-        found = by_name.get(normalize_name(candidate))
-        if found is not None:
-            return found
+        match = by_name.get(normalize_name(candidate))
+        if match is not None:
+            return match
     release = find_release(shorter)
     return None if release is None else release.stem

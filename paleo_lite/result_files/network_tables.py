@@ -39,7 +39,7 @@ def _add_timm(rows: Any, path: Path, findings: Findings) -> None:
                        cuda=_dotted(named[5]), compiled="yes" if named[7] else None)  # fmt: skip
     phase = "training" if named and named[1] == "train" else "inference"
     for row in rows:
-        for prefix, known in (("infer_", "inference"), ("train_", "training"), ("", phase)):
+        for prefix, row_phase in (("infer_", "inference"), ("train_", "training"), ("", phase)):
             rate = to_number(row.get(f"{prefix}samples_per_sec"))
             batch = to_number(row.get(f"{prefix}batch_size"))
             if rate is None or not row.get("model"):
@@ -52,7 +52,7 @@ def _add_timm(rows: Any, path: Path, findings: Findings) -> None:
             findings.add(
                 "step",
                 network=row["model"],
-                phase=known,
+                phase=row_phase,
                 batch_size=batch,
                 image_size=to_number(row.get(f"{prefix}img_size")),
                 step_s=scaled(row.get(f"{prefix}step_time"), _MS),

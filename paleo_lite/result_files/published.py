@@ -41,23 +41,27 @@ def read_inferencex(path: Path, findings: Findings) -> None:
     runs = [run for run in read_documents(path, findings) if "median_ttft" in run or "tput_per_gpu" in run]
     facts = [_facts_of_run(run) for run in runs]
     first = facts[0] if facts else {}
-    common = {name: value for name, value in first.items() if all(own.get(name) == value for own in facts)}
+    common = {name: value for name, value in first.items() if all(run_facts.get(name) == value for run_facts in facts)}
     findings.record(**common)
-    for run, own in zip(runs, facts):
-        of_run = {name: value for name, value in own.items() if name in _OF_RUNS and name not in common}
-        of_run |= {"gpu": own.get("gpu"), "tensor": to_number(own.get("tensor")), "devices": own.get("devices")}
+    for run, run_facts in zip(runs, facts):
+        of_run = {name: value for name, value in run_facts.items() if name in _OF_RUNS and name not in common}
+        of_run |= {
+            "gpu": run_facts.get("gpu"),
+            "tensor": to_number(run_facts.get("tensor")),
+            "devices": run_facts.get("devices"),
+        }
         figures: dict[str, Any] = {name: to_number(run.get(key)) for name, key in _LATENCIES.items()}
-        devices = to_number(own.get("devices"))
+        devices = to_number(run_facts.get("devices"))
         lengths: dict[str, Any]
-        asked = {"input_tokens": to_number(run.get("isl")), "output_tokens": to_number(run.get("osl"))}
+        requested_lengths = {"input_tokens": to_number(run.get("isl")), "output_tokens": to_number(run.get("osl"))}
         if run.get("total_input_tokens") is None and run.get("total_output_tokens") is None:
-            lengths = {name: product(length, _DRAWN) for name, length in asked.items()}
+            lengths = {name: product(length, _DRAWN) for name, length in requested_lengths.items()}
             findings.doubt(
                 f"the lengths that came are not in the file: {_DRAWN:g} of those asked are taken, the mean of what "
                 "InferenceX draws"
             )
         else:
-            lengths = {f"{name}_asked": length for name, length in asked.items()}
+            lengths = {f"{name}_asked": length for name, length in requested_lengths.items()}
         per_gpu, per_gpu_out = (to_number(run.get(key)) for key in ("tput_per_gpu", "output_tput_per_gpu"))
         if to_number(run.get("median_intvty")) and figures["tpot_median_s"] is None:
             figures["tpot_median_s"] = 1 / run["median_intvty"]

@@ -76,7 +76,7 @@ def read_log(path: Path, findings: Findings) -> None:
         running, tokens_per_s = int(match["running"]), to_number(match["decode"])
         if running and tokens_per_s:
             accepted = _ACCEPTED.search(line)
-            rank = match.groupdict().get("engine") or (found[1] if (found := _RANK.search(line)) else "")
+            rank = match.groupdict().get("engine") or (rank_match[1] if (rank_match := _RANK.search(line)) else "")
             by_running.setdefault((running, has_prompts, rank), _Windows()).add(
                 tokens_per_s, float(accepted[1]) if accepted else 0.0
             )

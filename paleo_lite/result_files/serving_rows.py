@@ -46,9 +46,9 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     steps = None if output is None or output <= 1 else output - 1
     reported, ttft_s, e2e_s = (values.get(name) for name in ("tpot_reported_s", "ttft_s", "e2e_s"))
     recomputed = None if e2e_s is None or ttft_s is None or ttft_s > e2e_s else ratio(e2e_s - ttft_s, steps)
-    said = list(doubts)
+    row_doubts = list(doubts)
     if recomputed is not None and reported is not None and abs(reported - recomputed) > TOLERATED * recomputed:
-        said.append(
+        row_doubts.append(
             f"the time per token is reported as {1e3 * reported:.4g} ms, and whole requests and first tokens give "
             f"{1e3 * recomputed:.4g} ms, which is taken"
         )
@@ -60,40 +60,40 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     whole_s = values.get("e2e_median_s") if e2e_s is None else e2e_s
     if values.get("concurrency") is None:
         values["concurrency"] = product(values.get("requests_per_s"), whole_s)
-    said += _doubts_of(values, at_once)
-    said += _contradictions(values)
-    findings.add("server", tuple(said), **values)
+    row_doubts += _doubts_of(values, at_once)
+    row_doubts += _contradictions(values)
+    findings.add("server", tuple(row_doubts), **values)
 
 
 def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:
     """Return what makes a row of a server doubtful."""
-    said = []
+    doubts = []
     concurrency, limit, requests = (values.get(name) for name in ("concurrency", "concurrency_limit", "requests"))
     if concurrency and limit and concurrency < _LEAST_SHARE * limit:
-        said.append(
+        doubts.append(
             f"the mean concurrency is {concurrency:.3g} of the {limit:g} asked: ramp-up and drain make up "
             f"{1 - concurrency / limit:.0%} of the run"
         )
     elif limit and requests and requests < 4 * limit:
-        said.append(
+        doubts.append(
             f"{requests:g} requests at a concurrency of {limit:g} are a short run: ramp-up and drain count in all means"
         )
     if values.get("duration_s") and values["duration_s"] < _SHORTEST_RUN_S:
-        said.append(f"the run took {values['duration_s']:.3g} s, which is too short for a steady state")
+        doubts.append(f"the run took {values['duration_s']:.3g} s, which is too short for a steady state")
     for side, name in (("input", "prompts"), ("output", "answers")):
-        asked, came = values.get(f"{side}_tokens_asked"), values.get(f"{side}_tokens")
-        if asked and came and abs(came - asked) > _TOLERATED_LENGTH * asked:
-            said.append(f"the {name} have {came:,.4g} tokens on average where {asked:,g} were asked for")
+        requested, came = values.get(f"{side}_tokens_asked"), values.get(f"{side}_tokens")
+        if requested and came and abs(came - requested) > _TOLERATED_LENGTH * requested:
+            doubts.append(f"the {name} have {came:,.4g} tokens on average where {requested:,g} were asked for")
     if at_once and not limit:
-        said.append("all requests came at once, so that latencies are mostly time in a queue")
+        doubts.append("all requests came at once, so that latencies are mostly time in a queue")
     if values.get("failed"):
-        said.append(f"{values['failed']:g} requests failed")
+        doubts.append(f"{values['failed']:g} requests failed")
     if values.get("itl_s") == 0 or values.get("tpot_s") == 0:
         length = values.get("output_tokens")
         is_single = length is not None and length <= 1
         reason = "answers of one token have no time per token" if is_single else _NO_STREAM
-        said.append(reason)
-    return said
+        doubts.append(reason)
+    return doubts
 
 
 class _Order(NamedTuple):
@@ -127,24 +127,24 @@ _ORDERS = (
 
 def _contradictions(values: dict[str, Any]) -> list[str]:
     """Return what figures of a row contradict each other, whatever tool wrote them."""
-    said = [sentence for order in _ORDERS if (sentence := order.check(values)) is not None]
+    contradictions = [sentence for order in _ORDERS if (sentence := order.check(values)) is not None]
     requests_per_s = values.get("requests_per_s")
     for side, name in (("input", "prompts"), ("output", "answers")):
         stated, tokens = values.get(f"{side}_tokens_per_s"), values.get(f"{side}_tokens")
         expected = product(requests_per_s, tokens)
         if stated and expected and requests_per_s and abs(stated / expected - 1) > TOLERATED:
-            said.append(
+            contradictions.append(
                 f"{_format_figure('requests_per_s', requests_per_s)} with {name} of {tokens:,.4g} tokens are "
                 f"{expected:,.4g} tokens/s, and {_format_figure(f'{side}_tokens_per_s', stated)}: {_IS_WRONG}"
             )
     per_token_s, whole_s, tokens = (values.get(name) for name in ("tpot_reported_s", "e2e_s", "output_tokens"))
     writing_s = None if not tokens or tokens <= 1 else product(per_token_s, tokens - 1)
     if values.get("ttft_s") is None and per_token_s and writing_s and whole_s and writing_s > (1 + TOLERATED) * whole_s:
-        said.append(
+        contradictions.append(
             f"{_format_figure('tpot_reported_s', per_token_s)} for {tokens:,.4g} tokens is "
             f"{format_si(writing_s, 's')}, which is above {_format_figure('e2e_s', whole_s)}: {_IS_WRONG}"
         )
-    return said
+    return contradictions
 
 
 def _format_figure(name: str, value: float) -> str:

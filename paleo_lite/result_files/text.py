@@ -112,14 +112,14 @@ def ratio(numerator: float | None, denominator: float | None) -> float | None:
 
 def product(*factors: float | None) -> float | None:
     """Return a product; None where a factor is missing."""
-    known = [factor for factor in factors if factor is not None]
-    return math.prod(known) if len(known) == len(factors) else None
+    numbers = [factor for factor in factors if factor is not None]
+    return math.prod(numbers) if len(numbers) == len(factors) else None
 
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the known values; None without any."""
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 def launcher_prefix(head: bytes) -> re.Pattern[bytes] | None:
@@ -207,14 +207,14 @@ def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = N
     """
     looked_for = [marker.encode() for marker in markers]
     seen: set[bytes] = set()
-    found = skipped = 0
+    line_count = skipped = 0
 
     def is_wanted(number: int) -> bool:
-        return findings is None or found <= MANY_LINES or number % READ_OF_MANY == 0
+        return findings is None or line_count <= MANY_LINES or number % READ_OF_MANY == 0
 
     for chunk in read_chunks(path, is_wanted):
         skipped += not chunk
-        if findings is not None and found > MANY_LINES:
+        if findings is not None and line_count > MANY_LINES:
             looked_for = [marker for marker in looked_for if marker in seen]
         present = [marker for marker in looked_for if marker in chunk]
         if not present:
@@ -224,7 +224,7 @@ def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = N
             lines = [line for line in LINE_ENDS.split(chunk) if any(marker in line for marker in present)]
         else:
             lines = _lines_around(chunk, present)
-        found += len(lines)
+        line_count += len(lines)
         yield from map(plain, lines)
     if skipped and findings is not None:
         findings.doubt(f"of the lines after the first {MANY_LINES:,} only one of {READ_OF_MANY} megabytes was read")

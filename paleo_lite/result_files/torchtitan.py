@@ -57,10 +57,10 @@ def read_torchtitan(path: Path, findings: Findings) -> None:
         if match:
             steps.append(tuple(to_number(text) for text in match.groups()))
     later = [step for step in steps if (step[0] or 0) > 1]
-    kept = later[1:] if len(later) > 2 else later or steps
+    counted = later[1:] if len(later) > 2 else later or steps
     doubts = () if len(later) > 1 else ("one line is a short run: the first lines contain the compilation",)
-    flops = mean(step[3] for step in kept)
-    mfu = mean(step[4] for step in kept)
+    flops = mean(step[3] for step in counted)
+    mfu = mean(step[4] for step in counted)
     facts = {
         name: to_number(findings.configuration.get(name))
         for name in ("devices", "global_batch_size", "sequence_length", "micro_batch")
@@ -69,12 +69,12 @@ def read_torchtitan(path: Path, findings: Findings) -> None:
         "step",
         doubts,
         phase="training",
-        samples=len(kept),
+        samples=len(counted),
         **facts,
-        tokens_per_s_per_device=mean(step[2] for step in kept),
+        tokens_per_s_per_device=mean(step[2] for step in counted),
         flops_per_s=None if flops is None else flops * 1e12,
         mfu=None if mfu is None else mfu / 100,
-        memory_bytes=None if not kept or kept[-1][1] is None else kept[-1][1] * 2.0**30,
+        memory_bytes=None if not counted or counted[-1][1] is None else counted[-1][1] * 2.0**30,
     )
     findings.doubt("tokens per second are those of one device")
     if None in facts.values():
@@ -125,12 +125,12 @@ def _degrees(text: str) -> dict[str, int]:
         match = _MESH.search(line)
         if match is None:
             continue
-        found = dict(zip(_WORD.findall(match[1]), map(int, _INTEGER.findall(match[2])), strict=False))
-        shard = math.prod(found.get(name, 1) for name in ("dp", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep"))
-        degrees = {name: found[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep") if name in found}
-        if "dp_shard_in_ep" in found and "tp" not in found:
+        sizes = dict(zip(_WORD.findall(match[1]), map(int, _INTEGER.findall(match[2])), strict=False))
+        shard = math.prod(sizes.get(name, 1) for name in ("dp", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep"))
+        degrees = {name: sizes[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep") if name in sizes}
+        if "dp_shard_in_ep" in sizes and "tp" not in sizes:
             # Experts take this part of the sharded dimension, and that of the context.
-            degrees["ep"] = found["dp_shard_in_ep"] * found.get("cp", 1)
+            degrees["ep"] = sizes["dp_shard_in_ep"] * sizes.get("cp", 1)
         return {"dp_shard": shard, **degrees}
     return {}
 

@@ -52,8 +52,8 @@ def read_deepspeed(path: Path, findings: Findings) -> None:
         elif seconds := microstep_seconds(line):
             micro.append(seconds)
         elif "cmd = " in line:
-            found = {name: value for name, value in _OPTION.findall(line) if name in _OPTION_FACTS}
-            for name, value in found.items():
+            options = {name: value for name, value in _OPTION.findall(line) if name in _OPTION_FACTS}
+            for name, value in options.items():
                 number = to_number(value)
                 findings.guess("the command line", **{_OPTION_FACTS[name]: value if number is None else number})
     if rlhf:
@@ -182,13 +182,13 @@ def read_litgpt(path: Path, findings: Findings) -> None:
                  step_s=accumulated)  # fmt: skip
     findings.add("step", phase="training", variant="an iteration with the update", samples=len(updating) or None,
                  step_s=with_update, update_s=update_s)  # fmt: skip
-    known = numbers_of(findings, "devices", "global_batch_size", "micro_batch", "sequence_length")
-    iterations = ratio(known["global_batch_size"], product(known["micro_batch"], known["devices"]))
+    facts = numbers_of(findings, "devices", "global_batch_size", "micro_batch", "sequence_length")
+    iterations = ratio(facts["global_batch_size"], product(facts["micro_batch"], facts["devices"]))
     if iterations is None or not iterations.is_integer():
         findings.doubt("an iteration is one micro-batch; how many make a step is not in the log")
     elif with_update is not None and (accumulated is not None or iterations == 1):
         step_s = with_update + (iterations - 1) * (accumulated or 0.0)
-        findings.add("step", phase="training", samples=len(updating), step_s=step_s, update_s=update_s, **known)
+        findings.add("step", phase="training", samples=len(updating), step_s=step_s, update_s=update_s, **facts)
 
 
 _TRAINED = re.compile(r"['\"]?(train_\w+|total_flos|epoch)['\"]?\s*[:=]\s*([^,}\n]+)")
@@ -218,12 +218,12 @@ def read_trainer_lines(path: Path, findings: Findings) -> None:
             if not entries or name in entries[-1]:
                 entries.append({})
             entries[-1][name] = value
-    known = numbers_of(findings, "micro_batch", "steps")
+    facts = numbers_of(findings, "micro_batch", "steps")
     seen = set()
     for entry in entries:
         key = (entry.get("train_samples_per_second"), round(to_number(entry.get("train_runtime")) or 0))
         if key not in seen:  # every process prints the line
-            _add_trained(entry, known["micro_batch"], known["steps"], findings)
+            _add_trained(entry, facts["micro_batch"], facts["steps"], findings)
         seen.add(key)
 
 

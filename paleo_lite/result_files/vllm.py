@@ -103,9 +103,9 @@ def _from_details(run: dict[str, Any], figures: dict[str, float | None]) -> dict
     if not isinstance(firsts, list) or not isinstance(gaps, list) or len(firsts) != len(gaps):
         return {}
     whole = [
-        first + sum(to_number(gap) or 0.0 for gap in own)
-        for first, own in zip(map(to_number, firsts), gaps, strict=True)
-        if first is not None and isinstance(own, list)
+        first + sum(to_number(gap) or 0.0 for gap in request_gaps)
+        for first, request_gaps in zip(map(to_number, firsts), gaps, strict=True)
+        if first is not None and isinstance(request_gaps, list)
     ]
     return {"e2e_s": mean(whole)} if figures.get("e2e_s") is None else {}
 
