@@ -54,7 +54,7 @@ class Activity(NamedTuple):
 
     def plus(self, other: Activity) -> Activity:
         """Return the activity of two steps after one another."""
-        return Activity(*(one + another for one, another in zip(self, other, strict=True)))
+        return Activity(*(seconds + other_seconds for seconds, other_seconds in zip(self, other, strict=True)))
 
     def times(self, factor: Any) -> Activity:
         """Return the activity of `factor` such steps."""

@@ -215,9 +215,9 @@ class Answer(Result):
             "usd_per_million": self.usd_per_million,
         }
 
-    def with_common_fields(self, own: dict[str, Any]) -> dict[str, Any]:
+    def with_common_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the documented JSON: the common fields with those of the kind between them."""
-        return answer_json({name: as_json(getattr(self, name)) for name in COMMON_FIELDS}, own)
+        return answer_json({name: as_json(getattr(self, name)) for name in COMMON_FIELDS}, fields)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: the common fields with all other fields of the record between them."""
@@ -225,10 +225,10 @@ class Answer(Result):
         return self.with_common_fields({name: value for name, value in fields.items() if name not in COMMON_FIELDS})
 
 
-def answer_json(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def answer_json(common: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of an answer: `COMMON_FIELDS` in their order, with the fields of its kind before the last two."""
     first = {name: common[name] for name in COMMON_FIELDS if name not in _LAST}
-    return {**first, **own, **{name: common[name] for name in _LAST}}
+    return {**first, **fields, **{name: common[name] for name in _LAST}}
 
 
 def as_json(value: Any) -> Any:

@@ -176,10 +176,10 @@ def count_int8_products(work: Work, layers: Sequence[Layer]) -> Work:
             number_bytes = element_bytes(work.precision)
             input_bytes = prod(layer.inputs[0]) * (number_bytes - _INTEGER_BYTES)
             sum_bytes = prod(layer.outputs[0]) * (_SUM_BYTES - number_bytes)
-            for own in (inference, forward):
-                counts = per_sample if per_sample[read, own, index] else fixed
-                counts[read, own, index] -= input_bytes
-                counts[written, own, index] += sum_bytes
+            for forward_pass in (inference, forward):
+                counts = per_sample if per_sample[read, forward_pass, index] else fixed
+                counts[read, forward_pass, index] -= input_bytes
+                counts[written, forward_pass, index] += sum_bytes
             # Of inference the weights are counted in their format already.
             fixed[read, forward, index] -= prod(layer.weights[0]) * (number_bytes - _INTEGER_BYTES)
         elif part == "dequantize":

@@ -57,12 +57,12 @@ class Amount(msgspec.Struct, frozen=True):
         `sequence_tokens` are those of one sequence; None if the network reads no tokens. Raise BadValue if several
         numbers are given, or a number is not > 0, or tokens are given for a network that reads none.
         """
-        given = [name for name in ("images", "samples", "tokens") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise BadValue(f"give one of `--samples` and `--tokens` (got {' and '.join(given)})")
-        if not given:
+        stated = [name for name in ("images", "samples", "tokens") if getattr(self, name) is not None]
+        if len(stated) > 1:
+            raise BadValue(f"give one of `--samples` and `--tokens` (got {' and '.join(stated)})")
+        if not stated:
             return None
-        option = given[0]
+        option = stated[0]
         text = getattr(self, option)
         try:
             number = _parse_samples(text, sequence_tokens) if option == "images" else parse_count(text)

@@ -117,8 +117,8 @@ def _find_matches(layers: Sequence[Layer], pattern: str, setting: str) -> list[i
     matches = [index for index, layer in enumerate(layers) if layer.weights and matches_module(layer.name, pattern)]
     if not matches:
         names = ", ".join(layer.name for layer in layers if layer.weights and layer.parameters)
-        found = f"the network has {_shorten(names)}"
-        raise BadValue(f"`--trainable {setting}={pattern}` matches no layer with weights; {found}")
+        reason = f"the network has {_shorten(names)}"
+        raise BadValue(f"`--trainable {setting}={pattern}` matches no layer with weights; {reason}")
     return matches
 
 
@@ -224,7 +224,7 @@ def _adapter_layers(layer: Layer, parent: int, base: int, tuning: FineTuning) ->
             Layer(f"{name}.lora_add", "add", both, (shape_out,), (), (base, last + 3), 0, {ADAPTER: "addition"}),
         ]
     place = layer.place.of_addition(name)
-    return [own._replace(place=place) for own in added]
+    return [adapter_layer._replace(place=place) for adapter_layer in added]
 
 
 # Quantized weights.

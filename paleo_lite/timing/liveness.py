@@ -84,7 +84,7 @@ def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
             if parent >= 0:
                 output = 0
                 if len(layers[parent].outputs) > 1:
-                    output_shapes = [tuple(one) for one in layers[parent].outputs]
+                    output_shapes = [tuple(output_shape) for output_shape in layers[parent].outputs]
                     output = output_shapes.index(shape) if shape in output_shapes else 0
                 read.append(writes[parent][output])
             elif parent == INPUT:
@@ -234,7 +234,7 @@ def peak_forward(
     whether saved tensors stay alive for the backward pass.
     """
     alive: set[int] = set()
-    kept: set[int] = set()
+    saved: set[int] = set()
     scaling = fixed = 0  # bytes per sample, and bytes that do not grow with the batch
     peak = (0, 0)
     for index in range(start, len(plan.kinds) if end is None else end):
@@ -246,10 +246,10 @@ def peak_forward(
         if keep_saved:
             scaling += plan.private[index][0]
             fixed += plan.private[index][1]
-            kept |= plan.saved[index]
+            saved |= plan.saved[index]
         peak = max(peak, (scaling, fixed))
         for buffer in {*plan.graph.reads[index], *plan.graph.writes[index]} & alive:
-            if plan.last_use[buffer] <= index and buffer not in kept:
+            if plan.last_use[buffer] <= index and buffer not in saved:
                 alive.remove(buffer)
                 scaling -= plan.sizes[buffer][0]
                 fixed -= plan.sizes[buffer][1]

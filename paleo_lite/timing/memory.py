@@ -357,11 +357,11 @@ def _plans_with_loss(
 def _peak_of_step(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str) -> tuple[Bytes, Bytes]:
     """Return the peak bytes of forward and backward pass, and the bytes of saved tensors at that time."""
     peak, saved = ZERO_BYTES, ZERO_BYTES
-    for start, end, kept, kept_bytes in find_segments(layers, plan, checkpointing):
-        forward = peak_forward(plan, start, end, kept, keep_saved=True)
-        highest = kept_bytes + max(forward, peak_backward(plan, start, end, kept), key=tuple)
+    for start, end, kept_buffers, kept_bytes in find_segments(layers, plan, checkpointing):
+        forward = peak_forward(plan, start, end, kept_buffers, keep_saved=True)
+        highest = kept_bytes + max(forward, peak_backward(plan, start, end, kept_buffers), key=tuple)
         if tuple(highest) >= tuple(peak):
-            peak, saved = highest, kept_bytes + saved_bytes(plan, start, end, kept)
+            peak, saved = highest, kept_bytes + saved_bytes(plan, start, end, kept_buffers)
     return peak, saved
 
 
@@ -470,11 +470,14 @@ def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str)
         next_cut = bisect_right(cuts, first)
         if first >= 0 and next_cut < len(cuts) and cuts[next_cut] <= last:
             crossing[next_cut].append(buffer)
-    kept, kept_bytes = frozenset[int](), ZERO_BYTES
+    kept_buffers, kept_bytes = frozenset[int](), ZERO_BYTES
     segments = []
     for (start, end), buffers in zip(pairwise(cuts), crossing):
-        kept, kept_bytes = kept.union(buffers), kept_bytes + total_bytes(plan.sizes[buffer] for buffer in buffers)
-        segments.append(Segment(start, end, kept, kept_bytes))
+        kept_buffers, kept_bytes = (
+            kept_buffers.union(buffers),
+            kept_bytes + total_bytes(plan.sizes[buffer] for buffer in buffers),
+        )
+        segments.append(Segment(start, end, kept_buffers, kept_bytes))
     return segments
 
 

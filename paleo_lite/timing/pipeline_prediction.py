@@ -345,7 +345,7 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON; times and energy are those of the whole batch."""
-        own = {
+        fields = {
             "time_model": self.model.name,
             **msgspec.structs.asdict(self.sampling),
             "offload": self.run.offload,
@@ -364,7 +364,7 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "parts": self.rows(),
             "by_kind": self.by_kind(),
         }
-        return self.with_common_fields(own)
+        return self.with_common_fields(fields)
 
 
 def _add(totals: dict[str, float], further: dict[str, float]) -> None:

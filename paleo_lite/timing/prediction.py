@@ -379,7 +379,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Yield the rows of the kernels of an engine."""
         terms = self.terms
         assert terms.floor_s is not None
-        seconds, bound_s = (found.layers_s.sum(axis=0) for found in (terms, self.bound_terms or terms))
+        seconds, bound_s = (times.layers_s.sum(axis=0) for times in (terms, self.bound_terms or terms))
         longest = np.argmax(np.stack([terms.compute_s, terms.memory_s, terms.floor_s]).sum(axis=1), axis=0)
         for index, name in enumerate(launched.names):
             yield {
@@ -444,7 +444,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON, with stable names and SI units."""
-        own = {
+        fields = {
             "batch_size": self.batch_size,
             "phase": self.phase,
             "time_model": self.model.name,
@@ -478,7 +478,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
             "by_kind": self.by_kind(),
             "layers": list(self.rows()),
         }
-        return self.with_common_fields(own)
+        return self.with_common_fields(fields)
 
     def to_frame(self) -> Any:
         """Return the layers as a pandas DataFrame, with a row for the overhead; the times add up to the predicted one.

@@ -80,21 +80,21 @@ def stored_bytes_per_number(
     """
     if isinstance(stored, StoredWeights):
         formats = stored.formats_of(layers, parts_of(layers, reads_tokens))
-        return [None if own is None else own.bytes_per_number for own in formats]
+        return [None if layer_format is None else layer_format.bytes_per_number for layer_format in formats]
     chosen = is_stored(layers, stored, reads_tokens)
     if stored is None or stored.mixture is None:
         return [stored.bytes_per_number if is_chosen and stored is not None else None for is_chosen in chosen]
     roles, network = tensor_roles(layers, reads_tokens), proportions_of(layers)
-    known: dict[tuple[Role, int], float] = {}
+    known_sizes: dict[tuple[Role, int], float] = {}
     sizes: list[float | None] = []
     for layer, role, is_chosen in zip(layers, roles, chosen):
         if not is_chosen or role is None:
             sizes.append(None)
             continue
         key = (role, row_length(layer))
-        if key not in known:
-            known[key] = mean_bytes_per_number(stored.mixture, *key, network)
-        sizes.append(known[key])
+        if key not in known_sizes:
+            known_sizes[key] = mean_bytes_per_number(stored.mixture, *key, network)
+        sizes.append(known_sizes[key])
     return sizes
 
 
