@@ -159,13 +159,15 @@ class ChromeTrace:
             spool.seek(0)
             for batch in pa.ipc.open_stream(spool):
                 values = {name: batch.column(name) for name in batch.schema.names}
-                external, correlation, own = (to_numpy(values.pop(key)) for key in ("external", "correlation", "own"))
+                external, correlation, own_operation = (
+                    to_numpy(values.pop(key)) for key in ("external", "correlation", "own")
+                )
                 start_ns = to_numpy(values["start_ns"])
                 if launched is not None:
                     values |= launched.columns(correlation, start_ns, base_ns)
                 values["start_ns"] = from_numpy(start_ns + base_ns, pa.int64())
                 if links is not None:
-                    at = np.where(own >= 0, own, links.find(external, correlation))
+                    at = np.where(own_operation >= 0, own_operation, links.find(external, correlation))
                     values |= links.columns(at, names, params)
                 if places is not None and placed is not None:
                     values["layer"] = encode_text(np.where(at >= 0, placed[at], -1), places.names)
@@ -326,10 +328,10 @@ class _Rows:
         self._marks += other._marks
         self._device_marks |= other._device_marks
         self._ranges += [item._replace(thread=int(threads[item.thread])) for item in other._ranges]
-        own = to_numpy(batch.column("own"))
+        own_operation = to_numpy(batch.column("own"))
         position = batch.schema.get_field_index("own")
         columns = batch.columns
-        columns[position] = from_numpy(np.where(own >= 0, own + self._count, -1), pa.int64())
+        columns[position] = from_numpy(np.where(own_operation >= 0, own_operation + self._count, -1), pa.int64())
         self._count += other._count
         self._with_both += other._with_both
         self._alike += other._alike
@@ -403,8 +405,8 @@ class _Rows:
         record["sequence"] = _filled(_integers([of.sequence for of in their_args]), -1)
         forward_thread = _filled(_integers([of.forward_thread for of in their_args]), 0)
         direction_by_name = {name: direction_of(name) for name in {*names}}
-        own = np.array([direction_by_name[name] for name in names], dtype=np.int8)
-        record["direction"] = np.where((own < 0) & (forward_thread > 0), BPROP, own)
+        directions = np.array([direction_by_name[name] for name in names], dtype=np.int8)
+        record["direction"] = np.where((directions < 0) & (forward_thread > 0), BPROP, directions)
         self._operations.append(record)
 
     def _record_launches(
@@ -486,11 +488,11 @@ def _device_columns(
     at = np.flatnonzero(on_device)
     device_events, device_args = [events[i] for i in at], [args[i] for i in at]
     sizes = _integers([of.size if of.bytes is None else of.bytes for of in device_args])
-    known = _filled(sizes, 0)
-    wrong = (known < 0) | (known > LARGEST)
+    known_sizes = _filled(sizes, 0)
+    wrong = (known_sizes < 0) | (known_sizes > LARGEST)
     if wrong.any():
         first = int(wrong.argmax())
-        problem = f"an event of {known[first]:,} bytes, expected 0 to {LARGEST:,}"
+        problem = f"an event of {known_sizes[first]:,} bytes, expected 0 to {LARGEST:,}"
         raise bad_event(path, piece, int(at[first]), problem)
     occupancy = np.array([np.nan if of.occupancy is None else of.occupancy / 100 for of in device_args])
     integers = {

@@ -103,9 +103,9 @@ class Nest:
         order = np.argsort(thread, kind="stable")
         cuts = np.flatnonzero(np.diff(thread[order])) + 1
         for of_thread in np.split(order, cuts) if len(order) else ():
-            known = self._threads.get(int(thread[of_thread[0]]))
-            if known is not None:
-                operation[of_thread] = self._on_thread(time[of_thread], *known)
+            intervals = self._threads.get(int(thread[of_thread[0]]))
+            if intervals is not None:
+                operation[of_thread] = self._on_thread(time[of_thread], *intervals)
         return operation
 
     def _on_thread(
@@ -293,10 +293,10 @@ def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches:
             end = np.append(begin[1:], max(times[-1] + 1, begin[-1] + 1))
         if (begin[1:] < end[:-1]).any():
             continue
-        own = [names[index] for index in order]
-        if len({*own}) < len(own):
-            own = [f"{name} {number}" for number, name in enumerate(own, 1)]
-        steps = MarkedSteps(own, begin, end)
+        step_names = [names[index] for index in order]
+        if len({*step_names}) < len(step_names):
+            step_names = [f"{name} {number}" for number, name in enumerate(step_names, 1)]
+        steps = MarkedSteps(step_names, begin, end)
         if family.startswith(PROFILER_STEP):
             return steps
         inside = int((np.searchsorted(times, end) - np.searchsorted(times, begin)).sum())
@@ -333,8 +333,8 @@ class ProgramPaths:
         for index, item in enumerate(entered):
             while open_ranges and (open_ranges[-1][0].thread != item.thread or open_ranges[-1][0].end <= item.start):
                 open_ranges.pop()
-            own = item.name[:LONGEST_PATH].removeprefix(MODULE).replace("/", "|")
-            text = f"{open_ranges[-1][1]}/{own}" if open_ranges else own
+            segment = item.name[:LONGEST_PATH].removeprefix(MODULE).replace("/", "|")
+            text = f"{open_ranges[-1][1]}/{segment}" if open_ranges else segment
             if len(text) > LONGEST_PATH:
                 text = open_ranges[-1][1]
             open_ranges.append((item, text))

@@ -145,9 +145,9 @@ def _printed_kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, flo
         if kernel := _PRINTED_KERNEL.fullmatch(line):
             if about is not None:
                 yield about, values
-            found = {name: text or "" for name, text in kernel.groupdict().items()}
-            about = {"Kernel Name": found["name"], "Stream": found["stream"], "Device": found["device"]}
-            about |= {"Grid Size": found["grid"], "Block Size": found["block"]}
+            printed = {name: text or "" for name, text in kernel.groupdict().items()}
+            about = {"Kernel Name": printed["name"], "Stream": printed["stream"], "Device": printed["device"]}
+            about |= {"Grid Size": printed["grid"], "Block Size": printed["block"]}
             values = {}
         rule = spans_of_rule(line)
         if rule is not None:

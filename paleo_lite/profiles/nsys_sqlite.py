@@ -124,8 +124,10 @@ class _NsysReader:
             row_ids, numbers, *values = map(list, zip(*rows))
             names = [self._name(table, row, name_id) for row, name_id in zip(row_ids, numbers)]
             values_of = dict(zip(_COLUMNS, values))
-            own = values_of["text"]
-            values_of["name"] = [str(n if text is None else text) if n or text else None for n, text in zip(names, own)]
+            texts = values_of["text"]
+            values_of["name"] = [
+                str(n if text is None else text) if n or text else None for n, text in zip(names, texts)
+            ]
             yield row_ids, values_of
 
     @staticmethod

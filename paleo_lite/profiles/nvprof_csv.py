@@ -194,8 +194,10 @@ def _trace_batch(
             return pa.nulls(len(rows), pa.float64())
         array = _numbers(path, numbers, name, values[name], factors.get(unit[name], 1.0))
         if array.null_count < len(array) and unit[name] not in factors:
-            known = ", ".join(filter(None, factors)) or "none"
-            raise BadProfile(f"{path}: line {units_line}: the unit of {name} is {quoted(unit[name])}, expected {known}")
+            expected = ", ".join(filter(None, factors)) or "none"
+            raise BadProfile(
+                f"{path}: line {units_line}: the unit of {name} is {quoted(unit[name])}, expected {expected}"
+            )
         return array
 
     def joined(axis: str) -> pa.Array | None:

@@ -153,8 +153,8 @@ class _NvprofReader:
         if kind == "MEMSET":
             return "[CUDA memset]"
         if kind in _CALLS:
-            known = _RUNTIME_CALLS.get(row.get("cbid", 0)) if kind == "RUNTIME" else None
-            return known or f"CUDA {kind.lower()} call {row.get('cbid')!s:.20}"
+            call_name = _RUNTIME_CALLS.get(row.get("cbid", 0)) if kind == "RUNTIME" else None
+            return call_name or f"CUDA {kind.lower()} call {row.get('cbid')!s:.20}"
         return self._string(row.get("name"))
 
     def _string(self, number: Any) -> str | None:

@@ -111,8 +111,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _node_row(path: Path, event: _SessionEvent, args: _NodeArgs, run: int) -> dict[str, Any]:
     inputs, outputs = _shapes(args.input_type_shape), _shapes(args.output_type_shape)
-    given = (args.parameter_size, args.activation_size, args.output_size)
-    sizes = None if _has_packed_weight(args.op_name, inputs) else [_whole(path, event, size) for size in given]
+    stated_sizes = (args.parameter_size, args.activation_size, args.output_size)
+    sizes = None if _has_packed_weight(args.op_name, inputs) else [_whole(path, event, size) for size in stated_sizes]
     is_copy = args.op_name.startswith("Memcpy")
     category = "cpu"
     if args.provider in _CPU_PROVIDERS:

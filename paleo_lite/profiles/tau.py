@@ -86,8 +86,8 @@ class TauParquet:
             missing = [name for name in ("function", *needed) if name not in names]
             if missing:
                 raise BadProfile(f"{path}: no column {missing[0]!r}: it has {', '.join(names) or 'none'}")
-            known = ("function", *needed, "gpu", "thread", *_CONFIGURATION)
-            wanted = [name for name in names if name in known]
+            readable = ("function", *needed, "gpu", "thread", *_CONFIGURATION)
+            wanted = [name for name in names if name in readable]
             row = 0
             try:
                 for piece in file.iter_batches(_ROWS, columns=wanted, use_threads=False):
@@ -187,25 +187,25 @@ class TauProfile:
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     match = _FILE_NAME.search(path.name)
     where = {"device": int(match[1]), "thread": int(match[2])} if match else {}
-    left, section, number = 0, "", 0
+    remaining, section, number = 0, "", 0
     for number, line in numbered_lines(path):
         if line.startswith("#"):
             continue
         begins = _FIRST.match(line) or _EVENTS.match(line)
-        if begins is not None and left == 0:
-            left, section = int(begins[1]), begins[2] or "TIME"
+        if begins is not None and remaining == 0:
+            remaining, section = int(begins[1]), begins[2] or "TIME"
             if not section.islower() and "TIME" not in section.upper():
                 raise BadProfile(
                     f"{path}: the metric is {quoted(section)}, expected time: use the profile of MULTI__TIME"
                 )
             continue
-        left -= 1
-        if left < 0:
+        remaining -= 1
+        if remaining < 0:
             raise BadProfile(f"{path}: line {number}: {quoted(line)}, expected the end of the {section or 'functions'}")
         if section != "aggregates":
             yield where | _row(path, number, line, section == "userevents")
-    if left:
-        raise BadProfile(f"{path}: the file ends at line {number}, {left} lines before the end of a section")
+    if remaining:
+        raise BadProfile(f"{path}: the file ends at line {number}, {remaining} lines before the end of a section")
 
 
 def _row(path: Path, number: int, line: str, is_event: bool) -> dict[str, Any]:

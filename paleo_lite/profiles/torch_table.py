@@ -305,13 +305,13 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     calls = read(counted, number_of)
     if calls is not None and (calls != int(calls) or not 0 <= calls < 2**53):
         raise BadProfile(f"{path}: line {number}: {calls:g} is not a number of calls")
-    total, own = time("CPU total"), time("Self CPU", "Self CPU total")
-    on_device, own_on_device = time(f"{device} total"), time(f"Self {device}", f"Self {device} total")
+    total, self_cpu = time("CPU total"), time("Self CPU", "Self CPU total")
+    on_device, self_on_device = time(f"{device} total"), time(f"Self {device}", f"Self {device} total")
     if total is None and on_device is None:
         raise BadProfile(f"{path}: line {number}: no total time under {quoted(', '.join(cells), 200)}")
     name = cells["Name"]
     row: dict[str, Any] = {"kernel": name, "calls": None if calls is None else int(calls)}
-    row["category"] = _category(name, bool(on_device) and not total and not own)
+    row["category"] = _category(name, bool(on_device) and not total and not self_cpu)
     if row["category"] in ("cpu", "api", "marker") and total is not None:
         row["duration_ns"] = total
     else:
@@ -320,9 +320,9 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
         row["op"] = name
     shapes = cells.get("Input Shapes", "")
     row["params"] = None if shapes in ("", "[]") else shapes
-    row |= {"metric.self_cpu_ns": own}
+    row |= {"metric.self_cpu_ns": self_cpu}
     if device:
-        row |= {"metric.device_ns": on_device, "metric.self_device_ns": own_on_device}
+        row |= {"metric.device_ns": on_device, "metric.self_device_ns": self_on_device}
     for heading in cells:
         if match := _FLOPS.fullmatch(heading) or _FLOPS_RATE.fullmatch(heading):
             flops = read(heading, number_of)

@@ -197,11 +197,11 @@ def _column(path: Path, numbers: list[int], cells: list[str], name: str, unit: s
 def _facts(path: Path) -> Iterator[tuple[int, list[str], str]]:
     """Yield line number, labels (enclosing headings and own label) and text of every value."""
     above: list[tuple[int, str]] = []
-    known = False
+    has_summary = False
     for number, line in numbered_lines(path, SUMMARY_BYTES):
         if _SUMMARY.match(line):
-            known = True
-        if not known or line.lstrip().startswith("|") or line.startswith("Graphical representation"):
+            has_summary = True
+        if not has_summary or line.lstrip().startswith("|") or line.startswith("Graphical representation"):
             continue
         match = _FACT.fullmatch(line)
         indent = len(line) - len(line.lstrip())
@@ -211,7 +211,7 @@ def _facts(path: Path) -> Iterator[tuple[int, list[str], str]]:
             yield number, [*(heading for _, heading in above), label], match["value"].strip()
         elif len(above) < 8:
             above.append((indent, label[:100]))
-    if not known:
+    if not has_summary:
         raise BadProfile(f"{path}: no 'Summary information', expected the summary of APS")
 
 
