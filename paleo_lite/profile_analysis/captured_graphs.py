@@ -230,10 +230,10 @@ def _annotated_requests(batch: pa.RecordBatch) -> list[tuple[int, int, int]]:
         return []
     starts = integer_column(batch, "start_ns")
     durations = np.nan_to_num(float_column(batch, "duration_ns"))
-    found = []
+    spans = []
     for row in np.flatnonzero(np.isin(codes, list(requests))).tolist():
-        found.append((int(starts[row]), int(starts[row] + durations[row]), requests[int(codes[row])]))
-    return found
+        spans.append((int(starts[row]), int(starts[row] + durations[row]), requests[int(codes[row])]))
+    return spans
 
 
 def _requests_at(annotations: list[tuple[int, int, int]], time_ns: int) -> int | None:
@@ -319,10 +319,10 @@ class _Matcher:
         best: list[tuple[str, int, list[int]]] = []
         best_rank = (0, 0)
         for index, capture in enumerate(self._captures):
-            found = match_nodes(capture.nodes, replay.nodes)
-            if found is None:
+            match = match_nodes(capture.nodes, replay.nodes)
+            if match is None:
                 continue
-            way, launches = found
+            way, launches = match
             equal_grids = sum(capture.grids[launch] == grid for launch, grid in zip(launches, replay.grids))
             rank = (-_WAYS.index(way), equal_grids)
             if not best or rank > best_rank:
@@ -408,15 +408,15 @@ def _replacements(replays: Sequence[_Replay], assigned: dict[int, tuple[_Capture
             row = capture.rows[launch]
             values.append(row)
             key = index, row["execution"]
-            known = row["execution"] is not None
-            executions.append(_FIRST_EXECUTION + numbers.setdefault(key, len(numbers)) if known else -1)
+            has_execution = row["execution"] is not None
+            executions.append(_FIRST_EXECUTION + numbers.setdefault(key, len(numbers)) if has_execution else -1)
     order = np.argsort(np.array(rows, np.int64), kind="stable")
     codes: dict[str, NDArray[np.int64]] = {}
     texts: dict[str, list[str]] = {}
     for name in _TEXT_COLUMNS:
         index_of: dict[str, int] = {}
-        found = [-1 if row[name] is None else index_of.setdefault(row[name], len(index_of)) for row in values]
-        codes[name] = np.array(found, np.int64)[order]
+        text_codes = [-1 if row[name] is None else index_of.setdefault(row[name], len(index_of)) for row in values]
+        codes[name] = np.array(text_codes, np.int64)[order]
         texts[name] = list(index_of)
     return _Replacements(np.array(rows, np.int64)[order], codes, texts, np.array(executions, np.int64)[order])
 

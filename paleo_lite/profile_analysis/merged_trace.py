@@ -96,9 +96,9 @@ class _Writer:
 def _ranks_of(profiles: list[Profile]) -> list[int]:
     """Return the rank of each profile: those recorded if they all differ, otherwise their places."""
     recorded = [find_rank(profile) for profile in profiles]
-    known = [rank for rank in recorded if rank is not None]
-    if len(set(known)) == len(profiles):
-        return known
+    ranks = [rank for rank in recorded if rank is not None]
+    if len(set(ranks)) == len(profiles):
+        return ranks
     return list(range(len(profiles)))
 
 

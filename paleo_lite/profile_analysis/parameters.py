@@ -75,8 +75,8 @@ class Call(NamedTuple):
     @property
     def tensors(self) -> list[Shape]:
         """Shapes of the tensors, without scalars unless all are scalars."""
-        known = [shape for shape in self.shapes if shape is not None]
-        return [shape for shape in known if shape] or known
+        known_shapes = [shape for shape in self.shapes if shape is not None]
+        return [shape for shape in known_shapes if shape] or known_shapes
 
     def integer_lists(self) -> list[list[int]]:
         """Return the arguments that are lists of integers."""
@@ -215,19 +215,19 @@ def _layer_of(op: str, shapes: PrintedParameters, after: Shape | None) -> Layer 
     if not builder or not (_NAMED[builder] <= set(n) if builder in _NAMED else tensors):
         return None
     before: Shape
-    given: Shape
+    output: Shape
     weights: tuple[Shape, ...] = ()
     attributes = {}
     if builder == "conv":
         groups = n.get("g", 1)
         if groups < 1 or n["C"] % groups or n["K"] % groups:
             return None
-        before, given = (n["N"], n["C"], n["H"], n["W"]), (n["N"], n["K"], n["P"], n["Q"])
+        before, output = (n["N"], n["C"], n["H"], n["W"]), (n["N"], n["K"], n["P"], n["Q"])
         weights = ((n["K"], n["C"] // groups, n["R"], n["S"]),)
     elif builder == "linear":  # printed as M x K times K x N, with M output features and N samples
-        before, given, weights = (n["N"], n["K"]), (n["N"], n["M"]), ((n["M"], n["K"]),)
+        before, output, weights = (n["N"], n["K"]), (n["N"], n["M"]), ((n["M"], n["K"]),)
     else:
-        before = given = tensors[0]
+        before = output = tensors[0]
     if builder == "norm":
         if len(before) < 2:
             return None
@@ -236,14 +236,14 @@ def _layer_of(op: str, shapes: PrintedParameters, after: Shape | None) -> Layer 
         if after is None:
             return None
         # A shape with two sizes is the flattened output, as read by a linear layer.
-        given = (*after, *(1,) * (len(before) - 2)) if len(after) == 2 else after
-        if len(given) != len(before) or given[:2] != before[:2] or any(a > b for a, b in zip(given, before)):
+        output = (*after, *(1,) * (len(before) - 2)) if len(after) == 2 else after
+        if len(output) != len(before) or output[:2] != before[:2] or any(a > b for a, b in zip(output, before)):
             return None
         if builder == "windows":
             attributes["kernel"] = (1,) * (len(before) - 2)
-    if any(size < 1 for shape in (before, given, *weights) for size in shape):
+    if any(size < 1 for shape in (before, output, *weights) for size in shape):
         return None
-    return Layer("profiled", kind, (before,), (given,), weights, attributes=attributes)
+    return Layer("profiled", kind, (before,), (output,), weights, attributes=attributes)
 
 
 def input_shape(op: str, params: str) -> Shape | None:

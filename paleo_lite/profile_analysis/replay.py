@@ -56,8 +56,8 @@ def recorded_calls(profiles: Iterable[Profile]) -> list[RecordedCalls]:
                 executions.setdefault(key, set()).add((number, row.get("execution")))
     if not seconds:
         raise BadProfile("no operator with shapes: record the trace with `record_shapes=True`")
-    found = [RecordedCalls(*key, len(executions[key]), time_s) for key, time_s in seconds.items()]
-    return sorted(found, key=lambda calls: (-calls.time_s, calls.operator, calls.params))
+    recorded = [RecordedCalls(*key, len(executions[key]), time_s) for key, time_s in seconds.items()]
+    return sorted(recorded, key=lambda calls: (-calls.time_s, calls.operator, calls.params))
 
 
 def replay_script(calls: Iterable[RecordedCalls], operator: str | None, source: str) -> str:

@@ -125,8 +125,10 @@ def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op")
     numbers = step_numbers(loop)
     chosen = np.array([steps is None or number in steps for number in numbers])
     if steps is not None and not chosen.any():
-        known = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
-        raise BadProfile(f"it has no step {steps[0]}{f' to {steps[-1]}' if len(steps) > 1 else ''}: found are {known}")
+        recorded_steps = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+        raise BadProfile(
+            f"it has no step {steps[0]}{f' to {steps[-1]}' if len(steps) > 1 else ''}: found are {recorded_steps}"
+        )
     return _summary(runs, loop, _judge(runs, loop, chosen), notes, by)
 
 
@@ -277,14 +279,14 @@ def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], whole: NDArr
 def _convolutions(runs: Runs, loop: Iterations, judged: _Judged, sample: list[CountedRun]) -> dict[str, Any]:
     """Return FLOPs and times of the convolutions per pass, if the FLOPs of all of them are known."""
     figures: dict[str, Any] = {}
-    convolves = np.array([is_convolution(one.op) for one in runs.signatures])[runs.table["signature"]]
+    convolves = np.array([is_convolution(signature.op) for signature in runs.signatures])[runs.table["signature"]]
     convolves &= loop.number >= 0
     for name, part, among in (("forward", _FORWARD, judged.forwards), ("backward", _BACKWARD, judged.backwards)):
         flops = [run.cost.flops for run in sample if run.part == part and is_convolution(run.signature.op)]
         if flops and None not in flops:
             figures[f"conv_flops_{name}"] = known_sum(flops)
-            own = convolves & (judged.part == part)
-            times_ns = np.bincount(loop.number[own], runs.table["duration_ns"][own], len(loop.starts)).astype(
+            in_pass = convolves & (judged.part == part)
+            times_ns = np.bincount(loop.number[in_pass], runs.table["duration_ns"][in_pass], len(loop.starts)).astype(
                 np.float64
             )
             figures[f"conv_{name}_s"] = _median_s(among, times_ns)
@@ -313,11 +315,11 @@ def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: SteadyIteratio
                 notes.append(f"{name}: iteration {which} of {count} left out, {why}")
             if not has.all():
                 notes.append(f"{name}: labelled in {int(has.sum())} of {count} iterations")
-    known = (("FLOPs", steady.flops, steady.flops_covered), ("bytes", steady.bytes, steady.bytes_covered))
-    for name, value, share in known:
+    quantities = (("FLOPs", steady.flops, steady.flops_covered), ("bytes", steady.bytes, steady.bytes_covered))
+    for name, value, share in quantities:
         if value is not None and share < MIN_COVERAGE:
             notes.append(f"{name} are known for {share:.0%} of an iteration's time: rates of them are lower bounds")
-    for name, value, _ in known:
+    for name, value, _ in quantities:
         if value is None:
             notes.append(f"{name} are unknown for every kernel")
     return notes
@@ -347,8 +349,8 @@ def find_iterations(runs: Runs) -> Iterations | None:
     if (table["step"] >= 0).any():
         return _marked(runs, thread)
     signatures = list(enumerate(runs.signatures))
-    own = [index for index, item in signatures if item.thread == thread and item.direction != "bprop"]
-    candidates = [index for index in own if runs.signatures[index].op is not None] or own
+    on_thread = [index for index, item in signatures if item.thread == thread and item.direction != "bprop"]
+    candidates = [index for index in on_thread if runs.signatures[index].op is not None] or on_thread
     counts = np.bincount(table["signature"], minlength=size)
     first = np.full(size, runs.length)
     first[table["signature"][::-1]] = table["row"][::-1]  # rows of a signature ascend

@@ -242,14 +242,14 @@ def _halved(kind: str, call: Call, after: Shape | None) -> _Read:
 def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
     """Build a normalisation; in the backward pass a weight argument means that its gradient is computed."""
     shape = call.tensors[0]
-    vectors = [known for known in call.shapes[1:] if known] if call.name != "batch_norm" else []
+    vectors = [vector for vector in call.shapes[1:] if vector] if call.name != "batch_norm" else []
     if kind == "batch_norm":
-        vectors = [known for known in call.shapes[1:3] if known == shape[1:2]]
+        vectors = [vector for vector in call.shapes[1:3] if vector == shape[1:2]]
     if call.backward:
         mask = call.gradient_mask()
         argument = {"batch_norm": 2, "layer_norm": 5, "group_norm": 4, "rms_norm": 4}.get(kind, 99)
         weight = call.shapes[argument] if argument < len(call.shapes) else None
-        wanted = [name for name, asked in zip(_BOTH, mask) if asked]
+        wanted = [name for name, is_wanted in zip(_BOTH, mask) if is_wanted]
         weights = (weight,) * (1 if kind == "rms_norm" else 2) if weight else ()  # a bias is as long
         return _make_layer(kind, (shape,), shape, weights), tuple(wanted)
     if kind == "batch_norm" and call.argument(5) == "False":
@@ -268,9 +268,9 @@ def _movement(kind: str, call: Call, after: Shape | None) -> _Read:
         return _NONE
     if kind == "fill" and call.name in ("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"):
         return _make_layer(kind, (), tensors[0]), _FORWARD
-    known = kind in ("copy", "roll") and call.name in ("clone", "flip", "roll", "tril", "triu")
+    is_known = kind in ("copy", "roll") and call.name in ("clone", "flip", "roll", "tril", "triu")
     weights = tensors[:1] if kind == "embedding" else ()
-    return _make_layer(kind, tensors[:1], tensors[0], weights, known=known), _FORWARD
+    return _make_layer(kind, tensors[:1], tensors[0], weights, known=is_known), _FORWARD
 
 
 def _reduction(kind: str, call: Call, after: Shape | None) -> _Read:
@@ -399,10 +399,10 @@ def _convolution(call: Call, after: Shape | None) -> _Read:
     transposed = "transpose" in call.name or (call.name == "convolution" and call.argument(6) == "True")
     if call.name in _KERNEL_FIRST:
         lists = lists[1:]
-    known = True
+    is_known = True
     output: Shape | None
     if transposed:  # the work follows from the input
-        output, known = (after, True) if after else (before[:1], False)
+        output, is_known = (after, True) if after else (before[:1], False)
     elif len(lists) >= 2:
         stride, padding = (lists[1], lists[0]) if call.name in _PADDING_FIRST else (lists[0], lists[1])
         dilation = lists[2] if len(lists) > 2 else [1]
@@ -414,7 +414,7 @@ def _convolution(call: Call, after: Shape | None) -> _Read:
     if output is None or kind not in KINDS:
         return _NONE
     attributes = {"transposed": True} if transposed else {}
-    return _make_layer(kind, (before,), output, (weight, *bias), known=known, **attributes), _FORWARD
+    return _make_layer(kind, (before,), output, (weight, *bias), known=is_known, **attributes), _FORWARD
 
 
 def _convolution_backward(call: Call, after: Shape | None) -> _Read:
@@ -433,7 +433,7 @@ def _convolution_backward(call: Call, after: Shape | None) -> _Read:
     if kind not in KINDS:
         return _NONE
     mask = call.gradient_mask()
-    wanted = tuple(name for name, asked in zip(_BOTH, mask) if asked)
+    wanted = tuple(name for name, is_wanted in zip(_BOTH, mask) if is_wanted)
     attributes = {} if plain else {"transposed": True}
     bias = ((weight[0] if plain else gradient[1],),) if len(mask) > 2 and mask[2] and call.numbers else ()
     return _make_layer(kind, (before,), gradient, (weight, *bias), **attributes), wanted
