@@ -45,8 +45,8 @@ def child_folders() -> list[str]:
 
 def child_environment() -> dict[str, str]:
     """Return the environment of a child process: what it needs, no way to a hub, and no import from its folder."""
-    kept = {name: value for name, value in os.environ.items() if _KEPT_VARIABLES.fullmatch(name)}
-    return kept | {
+    variables = {name: value for name, value in os.environ.items() if _KEPT_VARIABLES.fullmatch(name)}
+    return variables | {
         "PYTHONSAFEPATH": "1",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

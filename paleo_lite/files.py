@@ -69,18 +69,18 @@ def without_copies(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     if len(paths) < 2:
         return list(paths), []
     sizes = Counter(path.stat().st_size for path in paths)
-    kept, sentences = list[Path](), list[str]()
+    distinct, sentences = list[Path](), list[str]()
     originals: dict[str, Path] = {}  # the first file of each content
     for path in paths:
-        if path in kept:
+        if path in distinct:
             sentences.append(f"{path} is given twice, and counts once")
             continue
         original = path if sizes[path.stat().st_size] == 1 else originals.setdefault(sha256_of(path), path)
         if original == path:
-            kept.append(path)
+            distinct.append(path)
         else:
             sentences.append(f"{path} has the content of {original}, and counts once")
-    return kept, sentences
+    return distinct, sentences
 
 
 def discard(path: Path) -> None:
@@ -252,12 +252,12 @@ def read_limited(path: Path, max_bytes: int, description: str, error_class: type
     Raise OSError if it cannot be read, and an error of the class if it is not a regular file, or larger.
     """
     check_regular(path, error_class)
-    pieces, left = [], max_bytes + 1
+    pieces, remaining_bytes = [], max_bytes + 1
     with path.open("rb") as file:
         at_once = max(os.fstat(file.fileno()).st_size + 1, 2**16)  # a buffer for all bytes of a reading is made first
-        while left > 0 and (piece := file.read(min(at_once, left))):
+        while remaining_bytes > 0 and (piece := file.read(min(at_once, remaining_bytes))):
             pieces.append(piece)
-            left -= len(piece)
+            remaining_bytes -= len(piece)
     data = b"".join(pieces)
     if len(data) > max_bytes:
         raise error_class(f"{path}: larger than {max_bytes} bytes, too large for a {description}")

@@ -143,20 +143,20 @@ def split_format(precision: str, weights: str | None) -> tuple[str, str | None]:
     """
     if precision in PRECISION_BYTES or precision not in FORMATS:
         return precision, weights
-    own = FORMATS[precision].precision
-    if own is None:
+    product_precision = FORMATS[precision].precision
+    if product_precision is None:
         raise BadValue(
             f"`--precision {precision}` is a format of weights alone, which are converted to 16 bits before a product: "
             f"give `--precision bf16 --weights {precision}`"
         )
     if weights in FORMATS and FORMATS[weights].bits < FORMATS[precision].bits:
-        return own, weights
+        return product_precision, weights
     if weights not in (None, precision):
         raise BadValue(
             f"`--precision {precision}` stores weights in {precision}: leave `--weights {weights}` out, or give "
-            f"`--precision {own} --weights {weights}`"
+            f"`--precision {product_precision} --weights {weights}`"
         )
-    return own, precision
+    return product_precision, precision
 
 
 def bytes_per_number(name: str) -> float:
