@@ -137,10 +137,10 @@ def kernel_activities(step: EngineStep, kernels: Sequence[CountedKernel], load: 
     for part in REPLACED:  # the step whose kernels take the time of one term
         only = PartConstants(classes={}, whole=step.constants, part=part)
         parts[part] = EngineStep(step.device, step.engine, step.formats, step.placement, only)
-    return [_one_activity(step, parts, counted, load).times(counted.count) for counted in kernels]
+    return [_launch_activity(step, parts, counted, load).times(counted.count) for counted in kernels]
 
 
-def _one_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: CountedKernel, load: Load) -> Activity:
+def _launch_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: CountedKernel, load: Load) -> Activity:
     """Return the activity of one launch of a kernel."""
     kernel = counted.kernel
     if isinstance(kernel, ExchangeKernel):

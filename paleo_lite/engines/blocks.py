@@ -302,13 +302,13 @@ class _KernelGrouping:
         value_size = 0 if is_shared else layer.inputs[2][-1]
         window = layer.attributes.get("window")
         if window is None and self.phase_rows == "decoding":
-            window = self._selected(key)
+            window = self._selected_keys(key)
         return AttentionKernel(
             "attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows,
-            has_sinks=bool(layer.weights), keeps=self._kept(layer),
+            has_sinks=bool(layer.weights), keeps=self._kept_tokens(layer),
         )  # fmt: skip
 
-    def _kept(self, attention: Layer) -> Literal["window", "all", "none"]:
+    def _kept_tokens(self, attention: Layer) -> Literal["window", "all", "none"]:
         """Return which tokens the cache of a block keeps, beside the keys of an indexer."""
         if self.phase_rows != "decoding":
             return "window"
@@ -325,9 +325,9 @@ class _KernelGrouping:
         """Return the kernel that scores all keys to select those of sparse attention: it reads keys only."""
         key = layer.inputs[1]
         heads = layer.inputs[0][-1] // key[-1]
-        return AttentionKernel("indexer", heads, 1, key[-1], 0, self._selected(key), rows=self.phase_rows)
+        return AttentionKernel("indexer", heads, 1, key[-1], 0, self._selected_keys(key), rows=self.phase_rows)
 
-    def _selected(self, key: Shape) -> int | None:
+    def _selected_keys(self, key: Shape) -> int | None:
         """Return the number of keys that a query reads where these are fewer than the tokens; else None."""
         tokens = self.context + (self.phase_rows == "decoding")
         return key[2] if key[2] < tokens else None

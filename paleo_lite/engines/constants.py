@@ -174,7 +174,7 @@ class Host(msgspec.Struct, frozen=True):
     logit_s: float  # per iteration and logit of a decoding sequence: greedy sampling and streaming
     request_s: float  # per request, from the sending until the scheduler knows it
     request_token_s: float  # per token of the prompt, in the closed loops of benchmarks
-    # Iterations that a request waits for besides in the closed loops of benchmarks, which let engines look for new
+    # Additional iterations that a request waits in the closed loops of benchmarks, where engines look for new
     # requests, or send tokens, only now and then. Open loops show no such wait.
     request_iterations: float
     # Standard deviation of the logarithm of a time to first token that nothing else explains.

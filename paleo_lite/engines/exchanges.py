@@ -24,7 +24,7 @@ class Copies(NamedTuple):
 def normal_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
     """Return the copies of normal kernels: one to each other node, and one to each device."""
     per_node = ranks / nodes
-    # A node is the token's own, and a device the one at which it arrives, as often as any other.
+    # A token's own node, and the device at which it arrives, are chosen as often as any other.
     inside = _distinct(active, ranks) * (per_node - 1) / per_node
     return Copies(inside, _distinct(active, nodes) * (nodes - 1) / nodes)
 

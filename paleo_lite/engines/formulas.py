@@ -235,7 +235,7 @@ def pointwise_s(theta: Any, rates: KernelRates, *, moved_bytes: Any) -> Any:
 
 
 FEWEST_SUMMED_RANKS = 8
-"""Devices from which the switch adds messages: tables of four devices show no sums in the switch."""
+"""Smallest number of devices whose messages the switch adds: tables of four devices show no sums in the switch."""
 
 
 def all_reduce_s(

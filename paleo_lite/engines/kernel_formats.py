@@ -59,7 +59,7 @@ class Formats(msgspec.Struct, frozen=True):
 
 
 SIMILAR_FORMATS = {"fp8-block-tiles": "fp8-block", "w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16"}
-"""Formats without tables of their own, and those whose constants they have: 8 bits are converted when they are read."""
+"""Formats without tables, and those whose constants they use: 8-bit numbers are converted as they are read."""
 
 
 TYPICAL_CLOCK_HZ = 2e9
@@ -95,7 +95,7 @@ ARCHITECTURES = ("Ampere", "Hopper", "Ada", "Blackwell")
 
 
 def has_constants(device: Device) -> bool:
-    """Return whether engines have constants that speak for a device."""
+    """Return whether the fitted constants of engines apply to a device."""
     constants = engine_constants()
     were_measured = device.vendor == "NVIDIA" and device.architecture in ARCHITECTURES
     return bool(constants.classes) and (were_measured or constants.served_deviation(device) is not None)

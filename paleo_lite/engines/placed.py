@@ -36,7 +36,7 @@ KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernel
 NEEDS_KERNELS = (
     "needs the kernels of an engine, which are known for NVIDIA's GPUs from Ampere on with the calibrated time model"
 )
-"""End of the sentence on an option that no layer is timed with."""
+"""End of the sentence on an option that needs the kernels of an engine, where layers are timed."""
 
 _MIXERS = ("attention", "indexer", "recurrence")
 """Roles of the layers whose products are projections of attention, or of what stands in its place."""

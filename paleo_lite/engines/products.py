@@ -79,7 +79,7 @@ class EngineProductTimer:
 
 
 def check_product_options(weights: str | None, policy: str | None) -> None:
-    """Check that no option asks for kernels of engines where they do not speak for a product.
+    """Check that no option asks for kernels of engines where they were not measured for a product.
 
     Raise BadValue if a format of the right operand or an engine is given.
     """

@@ -75,8 +75,8 @@ VLLM_KERNELS = Kernels(
     # Marlin's, which pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
     padded_experts={"mxfp4": (256, 1), "mxfp4-mxfp8": (256, 256)},
     # FlashAttention knows sinks from Hopper on; before, Triton's kernel computes them. Prompts of 32,000 tokens of
-    # gpt-oss-20b and 120b on an A100 (GPUStack's performance lab, vLLM 0.11) take what attention that takes 2.9
-    # times as long would make of them, and of both alone 3.0 and 2.9.
+    # gpt-oss-20b and 120b on an A100 (GPUStack's performance lab, vLLM 0.11) take as long as with
+    # attention that is 2.9 times as slow; each network alone gives 3.0 and 2.9.
     sink_factors={"Ampere 8": 2.9, "Ada 8": 2.9},
 )
 """Kernels of the newest versions."""
