@@ -34,7 +34,7 @@ class LocalEnergy(msgspec.Struct, frozen=True):
 
 
 def token_under_limit(device: Device, activity: Activity, time_s: float) -> tuple[Activity, float]:
-    """Return what a device does for a token, and its seconds, under its power limit, given both without one."""
+    """Return the activity and the seconds of a device for a token under its power limit, given those without one."""
     if not time_s:
         return activity, time_s
     speed = float(speed_under_limit(device, activity.overlapping_shares_of(time_s)))
@@ -42,7 +42,7 @@ def token_under_limit(device: Device, activity: Activity, time_s: float) -> tupl
 
 
 def prompt_under_limit(device: Device, gpus: int, activity: Activity, time_s: float) -> tuple[Activity, float]:
-    """Return what all devices do for a prompt, and its seconds, under their power limit, given both without one."""
+    """Return the activity and the seconds of all devices for a prompt under their limit, given those without one."""
     speed = float(speed_under_limit(device, activity.times(1 / gpus).shares_of(time_s)))
     return activity.times(1 / speed), time_s / speed
 

@@ -77,7 +77,7 @@ def candidates(
 ) -> Iterator[BlockPlacement]:
     """Yield the placements that fit into the memory of a device: the most blocks, and all without some experts.
 
-    Given numbers of blocks are kept.
+    Numbers of blocks that the question states are kept.
     """
     total = contents.blocks
     expert_blocks = cpu_expert_blocks or 0

@@ -39,13 +39,13 @@ LINK_BYTES_PER_S = 25e9
 """Bandwidth of copies from the memory of the host, as PCIe 4.0 x16 reaches it."""
 
 OFFLOAD_DEVIATION = 0.25
-"""Least standard deviation of the logarithm of a time of which the host computes a part: no such run was fitted."""
+"""Smallest standard deviation of the logarithm of a time where the host computes a part: no such run was fitted."""
 
 CONTEXT_STEP = 256
 """Step of the largest context."""
 
 RESERVED_BYTES = 0.5e9
-"""What a driver and llama.cpp's context take on a device."""
+"""Memory that a driver and llama.cpp's context take on a device."""
 
 UNIFIED_SHARES = {"Apple": 0.75}
 """Share of a memory that CPU and GPU share which the GPU may use: Metal's recommended working set of 48 GB and more
@@ -94,7 +94,7 @@ class LocalPrediction(Answer, msgspec.Struct, frozen=True):
     _page: ClassVar[str] = "paleo_lite.reporting.local:local_page"
     time_of: ClassVar[str] = "token"
     is_forecast: ClassVar[bool] = True
-    bound_s: ClassVar[None] = None  # no bound is computed of a machine of which host and devices share the work
+    bound_s: ClassVar[None] = None  # no bound is computed for a machine whose host and devices share the work
 
     @property
     def devices(self) -> int:

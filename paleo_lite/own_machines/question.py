@@ -17,7 +17,7 @@ from .step import UBATCH
 DEFAULT_CONTEXT = 4096
 
 LEAST_MEMORY_BYTES = 1e9
-"""Smallest memory of a device: less is a missing unit."""
+"""Smallest memory of a device: with less, the unit is missing."""
 
 
 class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
