@@ -17,7 +17,7 @@ class RlAlgorithm(NamedTuple):
     has_reference: bool = False  # whether probabilities under frozen weights keep the policy near them, by default
     can_have_reference: bool = True
     has_critic: bool = False  # whether a second network of the same shape estimates values, and is trained
-    # Samples that are generated for one that is trained on: of groups with equal rewards nothing can be learned.
+    # Samples that are generated per sample that is trained on: groups with equal rewards teach nothing.
     generated_per_trained: float = 1.0
     samples_trained: int = 1  # sequences in the loss per sample: two of a preferred pair
 

@@ -52,7 +52,8 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation_deviation: float
     update_deviation: float
     other_deviation: float
-    framework_deviation: float  # further one of rollouts and trainer under a framework that no constant was fitted to
+    # Additional deviation of rollouts and trainer under a framework to which no constant was fitted.
+    framework_deviation: float
     sources: tuple[str, ...]
 
 

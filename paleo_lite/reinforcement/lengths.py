@@ -23,10 +23,10 @@ _CUT = 1 - 1e-9
 """Share of the maximum from which a length counts as cut off."""
 
 _TOLERATED = 0.02
-"""Difference between the share that is cut off and the given one."""
+"""Tolerated difference between the share that is cut off and the requested one."""
 
 _SPREADS = (0.02, 4.0)
-"""Spreads between which the one is sought that cuts off a given share."""
+"""Range of spreads that is searched for the one that cuts off a requested share."""
 
 
 def response_lengths(count: int, mean: float, maximum: int, clipped_share: float | None = None) -> Ints:
@@ -42,7 +42,7 @@ def response_lengths(count: int, mean: float, maximum: int, clipped_share: float
     normal = NormalDist()
     scores = np.array([normal.inv_cdf((number + 0.5) / count) for number in range(count)])
     spread = SPREAD if clipped_share is None else _spread_with_share(scores, mean, maximum, clipped_share)
-    lengths = _clipped(scores, _location(scores, mean, maximum, spread), spread, maximum)
+    lengths = _clipped_lengths(scores, _location_with_mean(scores, mean, maximum, spread), spread, maximum)
     if clipped_share is not None:
         share = float(np.mean(lengths >= maximum * _CUT))
         if abs(share - clipped_share) > _TOLERATED + 1 / count:
@@ -54,17 +54,17 @@ def response_lengths(count: int, mean: float, maximum: int, clipped_share: float
     return whole
 
 
-def _clipped(scores: Floats, location: float, spread: float, maximum: int) -> Floats:
+def _clipped_lengths(scores: Floats, location: float, spread: float, maximum: int) -> Floats:
     """Return quantiles of a log-normal distribution cut at a maximum."""
     return np.exp(np.minimum(location + spread * scores, np.log(maximum)))
 
 
-def _location(scores: Floats, mean: float, maximum: int, spread: float) -> float:
+def _location_with_mean(scores: Floats, mean: float, maximum: int, spread: float) -> float:
     """Return the mean logarithm at which the cut distribution has a mean, by bisection."""
     low, high = np.log(mean) - spread * 6 - 1, np.log(maximum) + spread * 6
     for _ in range(60):
         middle = (low + high) / 2
-        if _clipped(scores, middle, spread, maximum).mean() < mean:
+        if _clipped_lengths(scores, middle, spread, maximum).mean() < mean:
             low = middle
         else:
             high = middle
@@ -76,7 +76,7 @@ def _spread_with_share(scores: Floats, mean: float, maximum: int, clipped_share:
     low, high = _SPREADS
     for _ in range(40):
         middle = (low + high) / 2
-        location = _location(scores, mean, maximum, middle)
+        location = _location_with_mean(scores, mean, maximum, middle)
         share = float(np.mean(location + middle * scores >= np.log(maximum)))
         if share < clipped_share:
             low = middle

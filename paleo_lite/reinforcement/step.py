@@ -130,7 +130,7 @@ def compose(setup: StepSetup, parts: Parts, constants: RlConstants) -> RlStep:
 def _interval(
     time_s: float, exposed: Mapping[str, float], setup: StepSetup, parts: Parts, constants: RlConstants
 ) -> tuple[float, float]:
-    """Return the 90% interval of a step, of phases with independent causes but for the passes of the trainer."""
+    """Return the 90% interval of a step; errors of its phases are independent, except those of the trainer's passes."""
     passes_s = sum(exposed.get(name, 0.0) for name in OF_TRAINER)
     generation_s = sum(exposed.get(name, 0.0) for name in OF_ROLLOUTS)
     variance = 0.0

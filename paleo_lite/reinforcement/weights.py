@@ -41,7 +41,7 @@ def transfer_weights(
     constants: RlConstants,
     *,
     senders: int,  # devices of the trainer
-    share: float = 1.0,  # of the parameters, that is trained and so travels
+    share: float = 1.0,  # share of the parameters that is trained, and so is transferred
 ) -> WeightTransfer:
     """Return how new weights reach the engines."""
     tensors = count_tensors(network)
@@ -52,7 +52,7 @@ def transfer_weights(
     received_bytes = total_bytes
     if path == RESHARDED:
         received_bytes = total_bytes / min(senders, max(rollout_tensor, 1))
-    rate = _rate(topology, path, constants)
+    rate = _transfer_rate(topology, path, constants)
     seconds = received_bytes / rate if rate else 0.0
     # Slices of tensors that go straight to their places are neither gathered nor named, but matched beforehand.
     tensor_s = constants.resharded_tensor_s if path == RESHARDED else constants.tensor_s
@@ -61,7 +61,7 @@ def transfer_weights(
     return WeightTransfer(constants.handover_s + seconds + tensors * tensor_s, received_bytes, tensors, rate)
 
 
-def _rate(topology: Topology, path: str, constants: RlConstants) -> float:
+def _transfer_rate(topology: Topology, path: str, constants: RlConstants) -> float:
     """Return the bytes per second of a way, of its slowest link; 0 on a single device.
 
     Inside a node devices exchange at the rate of their own link. From other nodes each receives over its port, but a
