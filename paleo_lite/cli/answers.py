@@ -22,7 +22,7 @@ from .options import force
 FORMATS = ("table", "json", "csv", "markdown")
 
 MOST_FAILURES = 20
-"""Messages about failed parts that are printed; of the others there is their number."""
+"""Most messages about failed parts that are printed; the others are only counted."""
 
 
 class CommandResult(NamedTuple):

@@ -235,7 +235,7 @@ _SHOWN: dict[str, Callable[[], click.Option]] = {"explain": _explain, "top": _to
 
 
 def _write_report(question: Any, answer: CommandResult, file: Path) -> None:
-    """Write the report of an answer, and say so."""
+    """Write the report of an answer, and print its path, title and size."""
     from ..questions.report import write_report
 
     if answer.result is None:

@@ -51,9 +51,9 @@ ROW_OPTIONS = ("output", "best", "pareto", "where", "jobs", "scheduler", "dry_ru
 
 
 def asks_for_rows(options: dict[str, Any]) -> bool:
-    """Return whether one of the options is given that asks for rows.
+    """Return whether an option that asks for rows is given.
 
-    Raise BadValue if an option is given that needs such a one.
+    Raise BadValue if an option is given that has an effect only together with such an option.
     """
     if options["best"] and options["pareto"]:
         raise BadValue("give only one of `--best`, by one column, and `--pareto`, by several")
