@@ -34,11 +34,11 @@ LEAST_S, MOST_S = 1e-12, 1e12
 """Limits of measured and forecast seconds."""
 
 SURPRISING = 2.0
-"""Deviations of all rows together from which they look like those of something else.
+"""Number of deviations of all rows together from which on they look like rows of something else.
 
-Of published servers, machines and clusters with their own networks 4% are called so by it or by `SURPRISING_FACTOR`; of
-those read as another network of the same device 71% (servers) and 79% (machines), and all of which the times differ by
-a factor of 2 or more.
+By this limit or `SURPRISING_FACTOR`, 4% of published servers, machines and clusters with their own networks look so. Of
+those that are read as another network of the same device, 71% (servers) and 79% (machines) do, and all whose times
+differ by a factor of 2 or more.
 """
 
 _WORSE_ERROR, _WORSE_FACTOR = 0.15, 1.25
@@ -48,7 +48,7 @@ Sources differ by some 15%, and a few rows left out in turn move an error by a f
 """
 
 SURPRISING_FACTOR = 2.0
-"""Typical factor between measured and forecast from which the same holds, however little the prior knows."""
+"""Typical factor between measured and forecast times from which on rows look so, however uncertain the prior is."""
 
 _ROUNDING = 0.01  # of shares that add up to 1, which have four digits
 
@@ -187,7 +187,7 @@ class EvidenceCalibration(
 
     @property
     def subject(self) -> str:
-        """What the rows are of, in words."""
+        """Description of what the rows measure."""
         return " and ".join(KINDS[kind] for kind in self.kinds)
 
     def model(self) -> NoReturn:
@@ -218,13 +218,13 @@ class EvidenceCalibration(
         return known_posteriors[kind]
 
     def describe_distance(self, kind: str, traits: Mapping[str, str]) -> str:
-        """Return a sentence about what of the evidence holds in a situation, for the notes of a forecast."""
+        """Return a sentence on how much of the evidence applies to a situation, for the notes of a forecast."""
         if kind not in self.kinds:
             return f"the calibration has no figures of {KINDS[kind]}, which stay as shipped"
         return f"calibrated by {self.describe_rows(kind, traits)}"
 
     def describe_rows(self, kind: str, traits: Mapping[str, str]) -> str:
-        """Return how many figures of a kind there are, and in what their situations differ from one."""
+        """Return the number of figures of a kind, and the traits in which all of them differ from a situation."""
         rows = self.posterior(kind).rows
         what = format_plural(len(rows), "measured figure")
         other = []
@@ -412,7 +412,7 @@ def combine(parts: Mapping[str, Any]) -> EvidenceCalibration:
 
 
 def _without_words(row: Observation) -> bytes:
-    """Return what two rows of one measurement have in common: its situation is worded by what its file varies."""
+    """Return a key that rows of the same measurement share: the words of a situation depend on what its file varies."""
     return msgspec.json.encode(msgspec.structs.replace(row, situation=""))
 
 

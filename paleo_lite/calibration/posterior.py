@@ -35,7 +35,7 @@ FILE = "evidence.toml"
 """File of the prior, in the folder of calibrations."""
 
 OUTLYING = 3.0
-"""Deviations from what the other rows say, from which a row is an outlier."""
+"""Number of deviations from what the other rows say, from which on a row is an outlier."""
 
 LINEARISATIONS, REWEIGHTINGS = 4, 6
 
@@ -186,20 +186,20 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
         return np.array([row.log_ratio for row in self.rows])
 
     @cached_property
-    def _between(self) -> Floats:
+    def _row_covariance(self) -> Floats:
         """Covariance of the factor of each cause between rows, shape (causes, rows, rows)."""
-        return self._towards([row.traits for row in self.rows])
+        return self._covariance_towards([row.traits for row in self.rows])
 
-    def _towards(self, traits: Sequence[Mapping[str, str]]) -> Floats:
+    def _covariance_towards(self, traits: Sequence[Mapping[str, str]]) -> Floats:
         """Return the covariance of the factor of each cause between situations and rows."""
-        common = {level: self._same(names, traits) for level, names in self.prior.levels.items()}
+        common = {level: self._shared_traits(names, traits) for level, names in self.prior.levels.items()}
         shape = (len(traits), len(self.rows))
         return np.array([
             sum((deviation**2 * common[level] for level, deviation in levels.items()), start=np.zeros(shape))
             for levels in self.prior.causes.values()
         ])  # fmt: skip
 
-    def _same(self, names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> Floats:
+    def _shared_traits(self, names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> Floats:
         """Return 1 where a situation and a row have the traits of a level in common."""
         numbers: dict[tuple[str, ...], int] = {}
 
@@ -234,10 +234,12 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
             totals = scaled.sum(axis=1)
             slopes = scaled / totals[:, np.newaxis]
             targets = self._ratios - np.log(totals) + (slopes * logs).sum(axis=1)
-            covariance = np.einsum("ic,cij,jc->ij", slopes, self._between, slopes, optimize=True) + np.diag(noise)
+            covariance = np.einsum("ic,cij,jc->ij", slopes, self._row_covariance, slopes, optimize=True) + np.diag(
+                noise
+            )
             inverse = np.linalg.inv(covariance)
             weighted = inverse @ targets
-            logs = np.einsum("cij,jc,j->ic", self._between, slopes, weighted, optimize=True)
+            logs = np.einsum("cij,jc,j->ic", self._row_covariance, slopes, weighted, optimize=True)
         return _Conditioned(slopes, targets, inverse, weighted)
 
     def factors(self, traits: Mapping[str, str]) -> Factors:
@@ -254,7 +256,7 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     def _towards_situation(self, traits: Mapping[str, str]) -> _Situation:
         """Return what the rows say of a situation with some traits."""
-        cross = self._towards([traits])[:, 0, :] * self._conditioned.slopes.T
+        cross = self._covariance_towards([traits])[:, 0, :] * self._conditioned.slopes.T
         return _Situation(self.causes, self._prior_covariance, cross, cross @ self._conditioned.inverse)
 
     @property
@@ -305,7 +307,7 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
         That is of their mean, weighted by what the prior says of it; single rows far from the others count less.
         """
         slopes = self._shares
-        covariance = np.einsum("ic,cij,jc->ij", slopes, self._between, slopes, optimize=True)
+        covariance = np.einsum("ic,cij,jc->ij", slopes, self._row_covariance, slopes, optimize=True)
         covariance += np.diag(self._conditioned.noise)
         weights = np.linalg.solve(covariance, np.ones(len(self.rows)))
         return float(weights @ self._ratios / np.sqrt(weights.sum()))

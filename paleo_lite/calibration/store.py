@@ -314,11 +314,11 @@ def shipped_calibrations() -> dict[str, Path]:
 
 
 TOGETHER = "+"
-"""Between the names of files from result files of benchmarks that are one calibration together."""
+"""Separator of the names of calibrations from result files that are used together as one."""
 
 
 def names_of_parts(name: str) -> list[str]:
-    """Return the names that are joined by +; a file whose own name has a + is one."""
+    """Return the names that are joined by +; a file with a + in its own name counts as one name."""
     return [name] if file_exists(name) else name.split(TOGETHER)
 
 
