@@ -54,14 +54,14 @@ def read_json(path: Path, findings: Findings) -> None:
         input_config = report.get("input_config")
         command = str(dig(report, "run_info", "cli_command") or "")
         findings.record(
-            network=_model(input_config),
+            network=_served_name(input_config),
             engine=dig(input_config, "endpoint", "backend") or dig(input_config, "backend"),
         )
         tokenizer = dig(input_config, "tokenizer", "name")
         if isinstance(tokenizer, str) and "/" in tokenizer:
             findings.record(tokenizer=tokenizer)
         values = _figures(report)
-        values["concurrency_limit"] = _limit(input_config, command)
+        values["concurrency_limit"] = _concurrency_limit(input_config, command)
         rate = _RATE.search(command)
         values["request_rate"] = to_number(rate[1]) if rate else None
         # The first token belongs to the time per token of AIPerf only where an answer has one token.
@@ -95,7 +95,7 @@ def _value(metric: Any, statistic: str) -> float | None:
     return number * _UNITS.get(str(dig(metric, "unit") or ""), 1.0)
 
 
-def _model(input_config: Any) -> str | None:
+def _served_name(input_config: Any) -> str | None:
     """Return the served name of the model."""
     name = dig(input_config, "models")
     if isinstance(name, dict):
@@ -113,7 +113,7 @@ def _model(input_config: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _limit(input_config: Any, command: str) -> float | None:
+def _concurrency_limit(input_config: Any, command: str) -> float | None:
     """Return the concurrency of the phase that counts."""
     phases = dig(input_config, "phases")
     if isinstance(phases, list):

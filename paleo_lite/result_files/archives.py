@@ -17,7 +17,7 @@ from .deepbench import is_spreadsheet
 
 MOST_MEMBERS = 20_000
 MOST_BYTES = 4 * 2**30
-"""Files of an archive, and their bytes together when they are unpacked."""
+"""Most files of an archive, and most bytes of all of them together when they are unpacked."""
 
 _CHUNK_BYTES = 2**20
 
@@ -104,7 +104,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _copy(member: IO[bytes], target: Path, remaining_bytes: int, path: Path) -> int:
-    """Copy a member; return how many bytes the others may have."""
+    """Copy a member; return how many bytes remain for the others."""
     with target.open("wb") as file:
         while piece := member.read(_CHUNK_BYTES):
             remaining_bytes -= len(piece)

@@ -49,7 +49,7 @@ _AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
 _TRAINED = ("devices", "global_batch_size", "sequence_length")
 _SIDECAR_BYTES = 2**16
 _CALIBRATION = re.compile(rb"^format = \d+$", re.MULTILINE)
-"""Line near the beginning of every calibration; no fact of a sidecar is called so."""
+"""Line near the beginning of every calibration; no fact of a sidecar has this name."""
 _CALIBRATION_HEAD = 4096
 
 _GPU_WORDS = re.compile(
@@ -90,7 +90,7 @@ def complete(findings: Findings, user_options: dict[str, Any]) -> None:
 
 
 def _stated(findings: Findings, name: str) -> dict[str, list[Any]]:
-    """Return what a file states of a fact, by where it does: in its configuration, in its rows and in its name."""
+    """Return the values that a file states for a fact, by their place: its configuration, its rows and its name."""
     how = findings.guessed.get(name)
     in_configuration = "the file records" if how is None else f"{how} suggests"
     statements: dict[str, list[Any]] = {
@@ -102,7 +102,7 @@ def _stated(findings: Findings, name: str) -> dict[str, list[Any]]:
 
 
 def is_same(name: str, recorded: Any, value: Any) -> bool:
-    """Return whether a fact of a file and one that was given are the same in other words."""
+    """Return whether a fact of a file and one that the user stated agree, possibly in other words."""
     numbers = to_number(recorded), to_number(value)
     if None not in numbers:
         return numbers[0] == numbers[1]
@@ -122,7 +122,7 @@ def _is_same_device(recorded: str, stated: str) -> bool:
         return True
     try:
         return find_device(recorded).id == find_device(stated).id
-    except PaleoError:  # a device of a file of the user's, or a name that several have
+    except PaleoError:  # a device from the user's own file, or a name that several devices have
         return False
 
 

@@ -14,7 +14,7 @@ from ..text import make_printable, truncate
 from .quantities import KINDS, QUANTITIES
 
 MOST_READINGS = 100_000
-"""Rows of one file; a log of days has more, and repeats itself."""
+"""Most rows that are kept of one file; a log of days has more, and repeats itself."""
 
 MOST_OF_A_ROW = 1e30
 """Largest number that a row takes."""

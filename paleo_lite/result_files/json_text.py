@@ -47,7 +47,7 @@ def _read_all(path: Path) -> str:
                 if size > MOST_BYTES:
                     raise BadFile(f"{path}: more than {MOST_BYTES:,} bytes of JSON, too large for a file of results")
                 pieces.append(piece)
-    except (EOFError, zlib.error):  # `text.is_cut` says so
+    except (EOFError, zlib.error):  # `text.is_cut` reports this
         pieces.append(b"")
     return b"".join(pieces).decode("utf-8", errors="replace").removeprefix("\ufeff")
 
@@ -113,7 +113,7 @@ def _objects_of(text: str, path: Path, findings: Findings) -> Iterator[dict[str,
 
 
 def is_damaged_json(text: str, path: Path) -> bool:
-    """Return whether a text begins as JSON, and neither it nor its first line is any."""
+    """Return whether a text begins like JSON, but neither it nor its first line is valid JSON."""
     plain = text.lstrip("\ufeff \t\r\n")
     if not plain.startswith(("{", "[")):
         return False

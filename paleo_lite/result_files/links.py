@@ -64,7 +64,7 @@ def read_osu(path: Path, findings: Findings) -> None:
 
 
 def _doubt_transport(findings: Findings) -> None:
-    """Doubt tables of one file that tell different things of the same messages."""
+    """Doubt tables of one file that state different rates for the same messages."""
     best: dict[tuple[Any, ...], float] = {}
     for values in (reading.values for reading in findings.readings if "bytes_per_s" in reading.values):
         table = (values.get("operation"), values.get("path"), values.get("label"))

@@ -94,14 +94,14 @@ def _facts_of_run(run: dict[str, Any]) -> dict[str, Any]:
     """Return what a run of InferenceX records of its configuration."""
     facts = {name: run[key] for name, key in _FACTS.items() if run.get(key) not in (None, "none", "")}
     facts["network"] = run.get("model") or run.get("model_id")
-    facts["devices"] = _devices(run)
-    facts["weights"] = _weights(str(run.get("precision")), str(facts["network"]), str(run.get("hw")))
+    facts["devices"] = _gpu_count(run)
+    facts["weights"] = _weight_format(str(run.get("precision")), str(facts["network"]), str(run.get("hw")))
     if "engine" in facts:
         facts["engine"] = _ENGINES.get(str(facts["engine"]), facts["engine"])
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _weights(precision: str, network: str, device: str) -> str | None:
+def _weight_format(precision: str, network: str, device: str) -> str | None:
     """Return the format of the weights: AMD's devices and gpt-oss have other 4-bit numbers than NVIDIA's."""
     if precision != "fp4":
         return precision if precision == "fp8" else None
@@ -109,7 +109,7 @@ def _weights(precision: str, network: str, device: str) -> str | None:
     return "mxfp4" if is_mx else "nvfp4"
 
 
-def _devices(run: dict[str, Any]) -> float | None:
+def _gpu_count(run: dict[str, Any]) -> float | None:
     """Return the GPUs of a run; the prefill's and the decoder's together where they are apart."""
     prefill, decode = to_number(run.get("num_prefill_gpu")), to_number(run.get("num_decode_gpu"))
     if run.get("disagg") and prefill is not None and decode is not None:

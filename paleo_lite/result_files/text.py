@@ -30,9 +30,9 @@ LONGEST_LINE = 2**14
 MOST_TABLE_ROWS = 2**20
 MANY_LINES = 5_000
 READ_OF_MANY = 128
-"""Lines with measurements, after which one of so many megabytes of a log is read: the mean is known by then.
+"""Lines with measurements after which only one of so many megabytes of a log is read: the mean is known by then.
 
-A marker that no line has had by then is not looked for any more.
+A marker that no line has contained by then is not searched for any more.
 """
 
 SAMPLED_BYTES = 2**16

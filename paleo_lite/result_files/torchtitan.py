@@ -43,7 +43,7 @@ _MARKERS = (
 )  # fmt: skip
 
 _NAMES = {"deepseek_v3 671b": "deepseek-v3", "llama4 17bx16e": "llama-4-scout", "llama4 17bx128e": "llama-4-maverick"}
-"""Networks that torchtitan calls otherwise than their publishers."""
+"""Networks that torchtitan calls by another name than their publishers."""
 
 _STRATEGIES = {"FSDP": "full-shard", "fully_shard": "full-shard", "HSDP": "hybrid-shard", "DDP": "ddp"}
 
