@@ -43,8 +43,8 @@ class KernelShares(NamedTuple):
     # With heads of 128 and so many keys that the start does not matter.
     forward: float
     backward: float
-    # Keys in whose time a kernel starts and ends the keys of a query. The share of the peak rises with the mean number
-    # of keys of a query, which a short sequence, a causal mask or a window reduce.
+    # Time of the start and end of a query in a kernel, as the number of keys that take as long. The share of the peak
+    # rises with the mean number of keys of a query, which a short sequence, a causal mask or a window reduce.
     start_keys: float
     # Power of the head dimension over 128 with which the shares of narrower heads fall: 1 where the exponentials, one
     # per score, take the time.
@@ -58,7 +58,7 @@ class KernelShares(NamedTuple):
         return self.backward / RECOMPUTATION
 
     def slowdowns(self, features: Features) -> Floats:
-        """Return by how much longer each entry takes than at the peak: attention in these kernels; 1 of all others."""
+        """Return by how much longer attention takes in these kernels than at the peak, by entry; 1 for all others."""
         shares = np.where(features.pass_number == 0, self.forward, self.counted_backward)
         is_attention = (features.work_class == CLASS_INDEX["attention"]) & (features.pass_number < UPDATE)
         return np.where(is_attention, (1 + self.start_keys * features.inverse_keys) / shares, 1.0)
@@ -80,8 +80,8 @@ ATTENTIONS = {
         "FlashAttention (Dao et al. 2022), as of 2022 and early 2023, also as Triton's kernel and in PyTorch until 2.1",
         {
             # On an A100 the forward pass reaches 30 to 50% of the peak and the backward pass 25 to 35% (Dao 2023,
-            # introduction; the middle, with 16,384 tokens). On other devices both are to FlashAttention 2 as on an
-            # A100, and start like it.
+            # introduction; the middle, with 16,384 tokens). On other devices both have the same ratio to
+            # FlashAttention 2 as on an A100, and start like it.
             "8.0": KernelShares(0.413, 0.310, start_keys=260),
             "8": KernelShares(0.371, 0.278, start_keys=260),
             "9": KernelShares(0.246, 0.205, start_keys=260),

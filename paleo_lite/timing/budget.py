@@ -28,7 +28,7 @@ class Budget(msgspec.Struct, frozen=True):
         return {"images": self.images, "epochs": self.epochs, "price_usd_per_h": self.price_usd_per_h}
 
     def describe_price(self) -> str:
-        """Return the price of a device with who asks it, as text."""
+        """Return the price of a device with the listing that it comes from, as text."""
         if self.price_usd_per_h is None:
             return "price unknown"
         return f"{self.price_usd_per_h:g} USD/h" if self.listing is None else self.listing.describe()
@@ -159,7 +159,7 @@ class TrainingRun(NamedTuple):
     cost_interval: tuple[float, float] | None
     kwh: float | None
     kwh_interval: tuple[float, float] | None
-    price: str | None = None  # price of a device, with who asks it; None if unknown
+    price: str | None = None  # price of a device, with its listing; None if unknown
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""

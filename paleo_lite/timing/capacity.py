@@ -106,11 +106,11 @@ def fit_memory(
         )
         time_ratio = None if prediction is None else _time_ratio(candidate, prediction)
         remedies.append(MemoryRemedy(candidate.name, total, total <= usable, largest_with_remedy, time_ratio))
-    remedies.sort(key=_rank)
+    remedies.sort(key=_sort_key)
     return msgspec.structs.replace(fit, remedies=tuple(remedies))
 
 
-def _rank(remedy: MemoryRemedy) -> tuple[bool, float, int]:
+def _sort_key(remedy: MemoryRemedy) -> tuple[bool, float, int]:
     """Return the sort key of a remedy: those that fit first, the fastest of them first; then the smallest."""
     if not remedy.fits or remedy.time_ratio is None:
         return (not remedy.fits, float("inf"), remedy.total_bytes)

@@ -47,7 +47,7 @@ class MovedCauses(msgspec.Struct, frozen=True):
         return math.exp(self.logs.get(cause, 0.0))
 
     def narrow(self, end_s: float, time_s: float) -> float:
-        """Return the end of an interval around a time, in logarithms nearer to it by the width."""
+        """Return the end of an interval around a time, with its logarithmic distance from the time times the width."""
         return float(time_s * (end_s / time_s) ** self.width)
 
     def move(self, model: ModelT) -> ModelT:

@@ -292,11 +292,11 @@ def power_of(
         dynamic = boost_power(device)
     scatter = model.expert_scatter if has_experts else model.scatter
     if device.learned_power is not None:
-        constants, scatter = _moved(constants, device.learned_power), scatter * device.learned_power.width
+        constants, scatter = _with_learned_power(constants, device.learned_power), scatter * device.learned_power.width
     return Power(rated_w, min(limit_w, rated_w), constants, era_of(device), scatter, dynamic, partners_limit_w(device))
 
 
-def _moved(constants: PowerConstants, learned: LearnedPower) -> PowerConstants:
+def _with_learned_power(constants: PowerConstants, learned: LearnedPower) -> PowerConstants:
     """Return constants with the factors that measured watts lead to, and as much of their covariance as is left."""
     theta = [value + learned.logs.get(name, 0.0) for name, value in zip(PARAMETERS, constants.theta)]
     covariance = np.array(constants.covariance) * learned.width**2

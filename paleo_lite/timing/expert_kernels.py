@@ -99,7 +99,7 @@ def check_stack(name: str, is_megatron: bool) -> None:
 
 
 def launches_per_expert(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Return the layers with a launch for every expert of those between the choice of experts and their sum."""
+    """Return the layers, of which those between the choice of experts and their sum are launched once per expert."""
     changed = list(layers)
     for first, _ in expert_layers(layers):
         experts, owner = layers[first].weights[0][0], layers[first].place.owner
@@ -110,7 +110,7 @@ def launches_per_expert(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 def rows_of_all_tokens(layers: Sequence[Layer]) -> float:
-    """Return the rows that experts have if all compute every token, over those of the chosen ones."""
+    """Return the rows of all experts if each of them computes every token, over those of the chosen experts."""
     for layer in layers:
         if is_grouped_product(layer):
             return float(layer.weights[0][0] / layer.attributes["active"])

@@ -179,7 +179,7 @@ def adapted_layers(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _insert_adapters(layers: Sequence[Layer], chosen: set[int], tuning: FineTuning) -> tuple[Layer, ...]:
-    """Return the layers with those of an adapter after each chosen one."""
+    """Return the layers, with the layers of an adapter after each chosen one."""
     inserted: list[Layer] = []
     new_indices: list[int] = []
     for index, layer in enumerate(layers):

@@ -138,9 +138,9 @@ def limit_notes(device: Device, model: TimeModel) -> list[str]:
 
 
 def published_weights_note(workload: Workload) -> str | None:
-    """Return what to ask for where a network at inference has wider weights than the checkpoint that is published.
+    """Return a note on what to ask for if a network at inference has wider weights than its published checkpoint.
 
-    None where it has not, or the question names a format of the weights.
+    None if it has not, or if the question names a format of the weights.
     """
     publication, network = workload.network.publication, workload.network
     if publication is None or not publication.weights or workload.weights or network.stored_weights is not None:
@@ -159,7 +159,7 @@ def slows_under_power_limit(model: TimeModel) -> bool:
 
 
 def faster_than_bound_note(prediction: Prediction) -> str:
-    """Return the reasons why a forecast is faster than the bound, from the layers that are."""
+    """Return the reasons why a forecast is below the bound, from the layers whose times are below theirs."""
     from ..counting.algorithms import algorithms_of
 
     ppp = prediction.model.ppp

@@ -47,7 +47,7 @@ def predict_pipeline(
     ]
     if run.offload != "none":
         parts = _with_transfers(parts, machine.device, run.offload)
-    memory = _memory(parts, run.sampling.images, machine.device, run.offload)
+    memory = _pipeline_memory(parts, run.sampling.images, machine.device, run.offload)
     notes = _notes(run, parts, machine.device)
     model = next(part.prediction.model for part in parts if part.part.role == "denoiser")
     prediction = PipelinePrediction(run, machine, model, tuple(parts), memory, notes)
@@ -56,7 +56,7 @@ def predict_pipeline(
 
 
 def _below_bound_note(prediction: PipelinePrediction) -> str | None:
-    """Return what to think of a time or an interval below the bound; None if neither is.
+    """Return a note on a time or an interval below the bound; None if neither is.
 
     Published times are below it, too: FLUX.1-dev, compiled, takes an L20 20.24 s for 28 steps
     (https://github.com/xlite-dev/flux-faster), and its data sheet 20.54 s.
@@ -71,7 +71,7 @@ def _below_bound_note(prediction: PipelinePrediction) -> str | None:
 
 
 def _notes(run: PipelineRun, parts: Sequence[PartPrediction], device: Device) -> tuple[str, ...]:
-    """Return what a user should know of the answer."""
+    """Return the caveats of the answer."""
     pipeline, sampling = run.pipeline, run.sampling
     denoiser = next(part for part in parts if part.part.role == "denoiser")
     notes = denoiser.prediction.notes
@@ -172,7 +172,7 @@ def _with_transfers(parts: Sequence[PartPrediction], device: Device, offload: st
     ]
 
 
-def _memory(parts: Sequence[PartPrediction], images: int, device: Device, offload: str) -> PipelineMemory:
+def _pipeline_memory(parts: Sequence[PartPrediction], images: int, device: Device, offload: str) -> PipelineMemory:
     """Return the memory of a pipeline: parameters that are on the device at once, and the largest part's tensors."""
     from .memory import memory_coefficients, model_bytes, usable_bytes
 

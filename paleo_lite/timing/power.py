@@ -32,7 +32,7 @@ of the power that depends on the clock, and the device runs at the fraction min(
 the voltage is proportional to the clock down to the lowest voltage, and constant below. The shares and the slope of
 older devices are fitted to measured steps of four devices (Zeus, You et al., NSDI 2023); recent devices, which boost
 further above the clock of their lowest voltage, have a slope of their own. ``python -m validation ship`` fits all
-parameters (``calibrations/power.toml``). What a step draws is said by `paleo_lite.timing.energy`.
+parameters (``calibrations/power.toml``). `paleo_lite.timing.energy` computes the power that a step draws.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def row_length(layer: Layer) -> int:
 
 
 def proportions_of(layers: Sequence[Layer]) -> Proportions:
-    """Return what the rules of mixtures ask of a network.
+    """Return the proportions of a network on which the rules of mixtures depend.
 
     A sample of fewer than eight blocks stands for a network of 32.
     """

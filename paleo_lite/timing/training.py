@@ -116,7 +116,7 @@ def precision_notes(workload: Workload) -> list[str]:
 
 
 def _state_notes(workload: Workload) -> list[str]:
-    """Return a note on weights of 16 bits: on state of 16 bits, of which most users keep 32-bit copies, or of 32."""
+    """Return a note on 16-bit weights: that their state has 16 bits, where most users keep 32-bit copies, or 32."""
     options = workload.options
     optimizer = OPTIMIZERS[options.optimizer]
     states, own_bytes = optimizer.state_per_parameter, bytes_per_state(options, workload.precision)

@@ -224,7 +224,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def saving_layers(self) -> tuple[Layer, ...]:
-        """Layers of which tensors are in memory; products in int8 of bitsandbytes save their inputs for training."""
+        """Layers whose tensors are in memory; in training, int8 products of bitsandbytes save their inputs."""
         if self.phase != "training" or not self.multiplies_int8:
             return self.trained_layers
         from .bitsandbytes import save_inputs
