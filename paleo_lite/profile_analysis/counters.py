@@ -24,7 +24,7 @@ _FORMATS = {
     "vtune": "Intel",
     "xla": "Google",
 }
-"""Vendors whose devices a profiler is of, by the first letters of its formats; others are taken to be NVIDIA's."""
+"""Vendor whose devices a profiler measures, by the first letters of its formats; NVIDIA for all others."""
 
 
 def vendor_of(device: Device | MissingDevice, profile_format: str) -> str:
@@ -40,7 +40,7 @@ def how_to_measure(vendor: str) -> str:
 
 
 def check_profiler(tool: str, vendor: str) -> None:
-    """Raise BadValue if a profiler is not of the vendor's devices."""
+    """Raise BadValue if a profiler does not measure the vendor's devices."""
     if vendor != NVIDIA:
         raise BadValue(
             f"`--next-command {tool}` is for NVIDIA's devices, and the profile is of one of {vendor}'s: of its "

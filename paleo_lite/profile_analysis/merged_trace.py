@@ -23,7 +23,7 @@ from .contradictions import find_rank
 
 SUFFIXES = (".json", ".json.gz")
 MOST_EVENTS = 4_000_000
-"""Events of a merged trace: more are held in a gigabyte, and viewers hardly open them."""
+"""Most events of a merged trace: more would take over a gigabyte, and viewers hardly open them."""
 
 _COLUMNS = (
     "category", "kernel", "op", "layer", "start_ns", "duration_ns", "bytes", "flops", "grid", "block", "stream",

@@ -36,7 +36,7 @@ CODE_INDENT = 4
 """Blanks by which Markdown indents code; fewer are the profiler's own."""
 
 FEWEST_LINES = 2
-"""Fewer lines have nothing in common by which a prefix could be told from what the profiler printed."""
+"""With fewer lines, a common prefix cannot be told from what the profiler printed."""
 
 
 def cleaner_of(head: Sequence[str]) -> Callable[[str], str] | None:
