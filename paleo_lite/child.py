@@ -1,4 +1,4 @@
-"""Processes that this package starts: by the path of their file, without the current folder, and never longer than it.
+"""Processes that this package starts: by the path of their file, without the current folder, and not outliving it.
 
 ``python -m`` would look for modules in the current folder first, where any downloaded folder may have them.
 """

@@ -254,7 +254,7 @@ def read_limited(path: Path, max_bytes: int, description: str, error_class: type
     check_regular(path, error_class)
     pieces, remaining_bytes = [], max_bytes + 1
     with path.open("rb") as file:
-        at_once = max(os.fstat(file.fileno()).st_size + 1, 2**16)  # a buffer for all bytes of a reading is made first
+        at_once = max(os.fstat(file.fileno()).st_size + 1, 2**16)  # `read` allocates all requested bytes first
         while remaining_bytes > 0 and (piece := file.read(min(at_once, remaining_bytes))):
             pieces.append(piece)
             remaining_bytes -= len(piece)

@@ -259,7 +259,7 @@ CACHE_TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
 class Proportions(msgspec.Struct, frozen=True):
-    """What rules of mixtures ask of a network."""
+    """Proportions of a network on which the rules of mixtures depend."""
 
     blocks: int  # transformer blocks
     heads_per_key: int = 1  # heads of queries per head of keys
