@@ -107,7 +107,7 @@ def test_numbers_in_names_count_as_numbers(tmp_path):
     assert [path.name for path in again] == ["run_2", "run_1", "run_16"]
 
 
-def test_no_files(tmp_path):
+def test_folders_without_files_are_refused(tmp_path):
     with pytest.raises(BadValue, match="no files in"):
         find_files([tmp_path])
     with pytest.raises(BadFile, match="No such file or directory"):

@@ -53,7 +53,7 @@ def test_reading(text, unit, value):
     "text",
     ["", "fast", "8.73 TB/s", "8.73 XFLOP/s", "8,73T", "1.5 G W", "GFLOP/s", "0x10", "nan", None, True, "1 TFLOP"],
 )
-def test_what_is_no_quantity(text):
+def test_texts_that_are_no_quantity_are_refused(text):
     with pytest.raises(BadQuantity):
         parse_quantity(text, "FLOP/s")
 
@@ -81,17 +81,17 @@ def test_few_digits_are_written_without_an_exponent():
 
 
 @given(st.floats(1e-9, 1e20))
-def test_what_is_written_is_read(value):
+def test_quantities_that_are_written_are_read_back(value):
     assert math.isclose(parse_quantity(format_si(value, "B", 12), "B"), value, rel_tol=1e-9)
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=5))
-def test_shapes(sizes):
+def test_shapes_that_are_written_are_read_back(sizes):
     assert parse_shape(format_shape(tuple(sizes))) == tuple(sizes)
 
 
 @pytest.mark.parametrize("text", ["", "x", "3x", "3x0", "3x-1", "3x2.5", "axb", "3,224,224"])
-def test_what_is_no_shape(text):
+def test_texts_that_are_no_shape_are_refused(text):
     with pytest.raises(BadValue, match="3x224x224"):
         parse_shape(text)
 
@@ -174,7 +174,7 @@ def test_ranges(text, numbers):
         (True, ">= 1"),
     ],
 )
-def test_what_is_no_range(text, says):
+def test_texts_that_are_no_range_are_refused(text, says):
     with pytest.raises(BadValue, match=says):
         parse_range(text, "workers")
 
@@ -207,6 +207,6 @@ def test_integers_in_a_range_pass(value: object) -> None:
         (9000, 8000, r"from 1 to 8,000 \(got 9000\)"),
     ],
 )
-def test_other_values_say_what_is_right(value: object, most: int | None, says: str) -> None:
+def test_the_error_of_a_bad_integer_says_what_is_right(value: object, most: int | None, says: str) -> None:
     with pytest.raises(BadValue, match=says):
         check_integer("`--tensor`", value, 1, most)

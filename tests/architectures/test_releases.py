@@ -78,7 +78,7 @@ def test_answers_say_under_which_name_a_release_is_answered() -> None:
         assert any("has the config of step-3.5-flash" in note for note in notes)
 
 
-def test_other_names_are_unknown():
+def test_names_of_no_release_are_unknown():
     assert find_release("resnet-5000") is None and find_release("nobody/glm-4.7") is None
     for name in ("qwen3.5-10b", "unknown-fp8", "glm-4.7-instructive"):
         with pytest.raises(UnknownName):

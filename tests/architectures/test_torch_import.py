@@ -54,7 +54,7 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_other_failures_are_raised(tmp_path):
+def test_failures_of_torchvision_itself_are_raised(tmp_path):
     for number, statement in enumerate(FAILURES):
         (tmp_path / str(number) / "torchvision").mkdir(parents=True)
         (tmp_path / str(number) / "torchvision" / "__init__.py").write_text(statement)

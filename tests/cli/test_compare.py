@@ -129,7 +129,7 @@ def test_prediction_compared_with_a_profile(width):
         (["--predict", "resnet50", "--gpu", "k40m", "{a}", "{b}"], 2, "one profile"),
     ],
 )
-def test_one_clear_sentence(pair, arguments, code, message):
+def test_bad_pairs_of_profiles_are_one_sentence(pair, arguments, code, message):
     result = run("compare", *(argument.format(a=pair[0], b=pair[1]) for argument in arguments))
     assert result.exit_code == code, result.output
     assert message in result.stderr and "Traceback" not in result.stderr and "defect" not in result.stderr

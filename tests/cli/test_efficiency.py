@@ -249,12 +249,12 @@ def test_mistakes_are_one_sentence(folder, arguments, code, says):
     assert says in result.stderr and "Traceback" not in result.stderr
 
 
-def test_no_files(tmp_path):
+def test_a_folder_without_files_is_refused(tmp_path):
     result = run(tmp_path)
     assert result.exit_code == 2 and "no files in" in result.stderr
 
 
-def test_all_files_bad(tmp_path):
+def test_failing_files_alone_give_an_error_and_no_table(tmp_path):
     (tmp_path / "a").write_text("nothing that anybody reads")
     result = run(tmp_path, "--keep-going")
     assert result.exit_code == 1 and "not a profile that paleo-lite reads" in result.stderr and result.stdout == ""

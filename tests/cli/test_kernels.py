@@ -183,7 +183,7 @@ def test_overlap_is_shown_with_the_sum(tmp_path):
         (["{empty}", "--gpu", "k40m"], 1, "no rows"),
     ],
 )
-def test_one_clear_sentence(profile, tmp_path, arguments, code, message):
+def test_bad_options_and_profiles_are_one_sentence(profile, tmp_path, arguments, code, message):
     files = {"profile": profile, "garbage": tmp_path / "x.gz", "cut": tmp_path / "cut", "empty": tmp_path / "empty"}
     files["garbage"].write_bytes(gzip.compress(b"")[:10] + b"\xff" * 100)
     files["cut"].write_bytes(profile.read_bytes()[:-30])

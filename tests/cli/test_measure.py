@@ -235,7 +235,7 @@ def test_cpu_is_never_a_shipped_one() -> None:
     assert command._find_shipped_device(Setup(None, "cpu", "fp32", 1, False, False, HostClock())) is None
 
 
-def test_no_room_at_all(monkeypatch: pytest.MonkeyPatch, small: None) -> None:
+def test_a_device_without_room_for_any_step_is_an_error(monkeypatch: pytest.MonkeyPatch, small: None) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise command.OutOfMemory("the device is full")
 

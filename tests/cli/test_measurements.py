@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_one_file(folder: Path) -> None:
+def test_one_file_has_its_rows_guesses_and_missing_facts(folder: Path) -> None:
     text = run(folder / "bench.json").stdout
     for line in (
         "bench.json: vLLM bench serve",

@@ -116,7 +116,7 @@ def test_paleo_s_answer_comes_in_the_same_columns():
         ),
     ],
 )
-def test_bad_input(arguments, says):
+def test_wrong_options_are_refused(arguments, says):
     result = run(*K80, *arguments)
     assert result.exit_code == 2 and says in result.stderr and "Traceback" not in result.output
 
@@ -135,7 +135,7 @@ def test_bad_input(arguments, says):
         (("--topology", "2x @ pcie3"), "give `--gpu`"),
     ],
 )  # fmt: skip
-def test_machines_that_are_none(arguments, says):
+def test_incomplete_machines_are_refused(arguments, says):
     result = run("train", "resnet50", *arguments)
     assert result.exit_code == 2 and says in result.stderr and "Traceback" not in result.output
 

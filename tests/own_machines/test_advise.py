@@ -146,7 +146,7 @@ def test_command() -> None:
         (("llama-3.1-8b", "--gpu", "rtx3060", "--workers", "0"), "`--workers` must be an integer >= 1"),
     ],
 )
-def test_what_is_not_possible(words: tuple[str, ...], message: str) -> None:
+def test_impossible_options_are_refused(words: tuple[str, ...], message: str) -> None:
     code, output = run(*words)
     assert code != 0 and message in output
 

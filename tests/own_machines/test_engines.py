@@ -111,7 +111,9 @@ def test_questions_are_checked_when_made(options: dict[str, object], message: st
         ("llama-3.1-8b", "rx7900xtx", {"backend": "cuda"}, "must be vulkan or rocm (got 'cuda')"),
     ],
 )
-def test_what_a_program_does_not_run(network: str, gpu: str, options: dict[str, str], message: str) -> None:
+def test_options_that_a_program_lacks_are_refused(
+    network: str, gpu: str, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(BadValue) as error:
         predict_local(network, gpu, LocalQuestion(**options))  # type: ignore[arg-type]
     assert message in str(error.value)

@@ -126,7 +126,7 @@ def test_a_network_for_pictures_is_refused() -> None:
         ({"cpu_experts": True, "cpu_expert_blocks": 4}, "give only one of `--cpu-experts`"),
     ],
 )
-def test_what_is_not_possible(options: dict[str, object], message: str) -> None:
+def test_impossible_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(BadValue, match=message):
         predict_local("llama-3-8b", "rtx3090", LocalQuestion(**options))  # type: ignore[arg-type]
 

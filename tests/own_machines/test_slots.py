@@ -77,11 +77,11 @@ def test_a_power_limit_slows_servers() -> None:
 @pytest.mark.parametrize(
     "options", [{"tensor": 2}, {"advise": "cost"}, {"precision": "fp8"}, {"speculation": "tokens=3"}]
 )
-def test_what_is_not_modelled(options: dict[str, object]) -> None:
+def test_options_that_are_not_modelled_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(BadValue, match=r"is not modelled with `--engine llama\.cpp`"):
         serve(1, **options)
 
 
-def test_a_network_that_does_not_fit() -> None:
+def test_a_network_that_does_not_fit_is_refused() -> None:
     with pytest.raises(DoesNotFit, match="leaves no memory for a KV cache on GeForce RTX 3090"):
         serve(1, network="llama-3.1-70b")

@@ -182,7 +182,7 @@ def test_repeated_runs_are_recognised_by_name(tmp_path):
     assert find_repeats(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]
 
 
-def test_one_clear_sentence(tmp_path):
+def test_bad_directions_and_empty_profiles_are_refused(tmp_path):
     good = write(tmp_path / "a", {"k": 10})
     with pytest.raises(BadValue, match="sideways"):
         compare([good], [good], "sideways")

@@ -207,7 +207,7 @@ def test_run_without_duration_is_reported_as_failed(tmp_path):
     assert all("no batch duration for" in failure["error"] for failure in found.failed)
 
 
-def test_one_clear_sentence(tmp_path):
+def test_missing_durations_and_flops_are_one_sentence(tmp_path):
     book = DurationBook()
     book.add({"nodes": 8}, Duration(0.8, "table"))
     profile = write(tmp_path / f"{RUN.format(nodes=16)}.gzip", [1.0], [1.0])

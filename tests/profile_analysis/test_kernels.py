@@ -262,7 +262,7 @@ def test_counters_without_durations():
         ([{"kernel": ["k"], "duration_ns": [1.0]}], {"precision": "fp16"}, UnknownPrecision, "fp16"),
     ],
 )
-def test_one_clear_sentence(batches, options, error, message):
+def test_bad_rows_and_options_are_one_sentence(batches, options, error, message):
     with pytest.raises(error, match=message) as raised:
         report(*batches, **options)
     assert "\n" not in str(raised.value)

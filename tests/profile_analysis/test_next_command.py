@@ -87,7 +87,7 @@ def test_the_program_is_quoted_too():
         ([row("memset", 1.0, 1, "memset")], "ncu", "x"),
     ],
 )
-def test_one_clear_sentence(rows, tool, program):
+def test_bad_tools_and_programs_are_one_sentence(rows, tool, program):
     with pytest.raises(BadValue) as raised:
         next_command(rows, tool, program)
     assert "\n" not in str(raised.value)

@@ -135,6 +135,6 @@ def test_a_duration_that_cannot_be(value):
         sum_batch(batch(["a", "b"], [1.0, value], [1.0, 1.0], [1.0, 1.0]))
 
 
-def test_no_rows():
+def test_a_notebook_without_rows_has_no_kernels():
     with pytest.raises(BadProfile, match="no kernels"):
         NotebookSums().efficiencies()

@@ -95,7 +95,7 @@ def test_without_a_backward_pass_it_is_inference():
     assert found.seconds == pytest.approx({("convolution", "forward"): 5e-3, ("elementwise", "forward"): 1e-3})
 
 
-def test_one_clear_sentence():
+def test_profiles_without_iterations_or_kernels_are_refused():
     with pytest.raises(BadProfile, match="no iterations were found"):
         measure_passes(Profile(Path("run"), "in-memory", InMemory({"kernel": ["a", "b"], "duration_ns": [1.0, 2.0]})))
     with pytest.raises(BadProfile, match="kernels"):

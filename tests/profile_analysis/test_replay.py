@@ -74,7 +74,7 @@ def test_without_a_name_it_is_the_longest_that_can_be_run(tmp_path: Path) -> Non
         pl.replay_operator(path, "aten::topk")
 
 
-def test_what_cannot_be_replayed(tmp_path: Path) -> None:
+def test_operators_without_calls_or_shapes_are_not_replayed(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="no operator is called 'aten::bmm'"):
         pl.replay_operator(trace(tmp_path / "a.json", MM), "aten::bmm")
     bare = {**MM, "args": {}}

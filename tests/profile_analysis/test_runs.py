@@ -128,7 +128,7 @@ def test_kernels_across_iterations_are_divided_among_them() -> None:
     assert split_at_iterations(runs, np.array([0])) is runs
 
 
-def test_no_rows() -> None:
+def test_without_rows_there_are_no_runs() -> None:
     assert find_runs(batch([])).length == 0
     assert concatenate_runs([]).length == 0
 

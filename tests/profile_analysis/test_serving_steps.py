@@ -97,7 +97,7 @@ def test_prompts_of_unknown_length_have_no_rate():
     assert (decode.phase, decode.steps, decode.tokens_per_s) == ("decode", 2, pytest.approx(2000.0))
 
 
-def test_no_annotations():
+def test_without_annotations_there_are_no_steps():
     assert EngineStepRecorder().summarise() == []
 
 

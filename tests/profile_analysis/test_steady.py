@@ -449,7 +449,7 @@ def test_parameters_are_read_as_data():
 
 
 @pytest.mark.needs_data
-def test_other_formats_go_the_same_way():
+def test_a_chrome_trace_has_a_steady_iteration():
     """A Chrome trace has start times and no labels."""
     folder = DATA / "profiles"
     trace = next((folder / "torch_chrome_trace_resnet50").iterdir())
@@ -465,7 +465,7 @@ def test_selected_steps(text, numbers):
 
 
 @pytest.mark.parametrize("text", ["", "5:2", "-1", "1:2:3", "a", "1,2"])
-def test_steps_that_are_none(text):
+def test_invalid_steps_are_refused(text):
     with pytest.raises(BadValue, match="`--steps` must be a number or a range such as 2:5"):
         parse_steps(text)
 

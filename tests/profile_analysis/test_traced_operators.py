@@ -179,7 +179,7 @@ SIZE = 2 * 4 * 6 * 8
         ("_foreach_addcmul_", [[[3, 4], [5]], [[3, 4], [5]], [[3, 4], [5]], []], None, 34, None),
     ],
 )  # fmt: skip
-def test_operators_by_hand(operator, dims, numbers, flops, moved):
+def test_operators_have_the_work_counted_by_hand(operator, dims, numbers, flops, moved):
     found = count_traced(f"aten::{operator}", text(dims, None, numbers))
     assert found.flops == flops
     assert found.bytes == moved or moved is None

@@ -419,7 +419,7 @@ def test_gzip_that_is_cut_or_garbled(tmp_path):
     ],
 )
 @pytest.mark.parametrize("piece", [32, 2**20])
-def test_one_clear_error(tmp_path, monkeypatch, old, new, message, piece):
+def test_the_error_of_a_damaged_trace_names_the_damage(tmp_path, monkeypatch, old, new, message, piece):
     monkeypatch.setattr(json_stream, "PIECE", piece)
     text = TEXT.replace(old, new, 1)
     assert text != TEXT
@@ -440,7 +440,7 @@ def test_the_place_of_a_negative_duration_is_its_event(tmp_path):
      '{"traceEvents": ' + "[" * 200_000 + "]" * 200_000 + "}", "[5]", '["a"]', "[null]", "{}", "nonsense", '"', "\\",
      "[{}" + " " * 100_000],
 )  # fmt: skip
-def test_no_trace(tmp_path, text):
+def test_texts_that_are_no_trace_are_refused(tmp_path, text):
     with pytest.raises(BadProfile):
         read(write(tmp_path, text))
 

@@ -31,7 +31,7 @@ def test_a_name_of_surfboard() -> None:
         ("vgg_-1.txt", r"_(?P<shift>-?\d+)", {"shift": "-1"}),
     ],
 )
-def test_ones_own_pattern(name, pattern, found) -> None:
+def test_a_pattern_of_the_user_reads_the_configuration(name, pattern, found) -> None:
     assert parse_name(name, pattern) == found
 
 
@@ -39,6 +39,6 @@ def test_ones_own_pattern(name, pattern, found) -> None:
     ("pattern", "message"),
     [(r"(?P<nodes>\d+", "is not a regular expression"), (r"nodes_(\d+)", "no named group")],
 )
-def test_a_pattern_that_is_none(pattern, message) -> None:
+def test_an_invalid_pattern_is_refused(pattern, message) -> None:
     with pytest.raises(BadValue, match=message):
         parse_name("nodes_4", pattern)

@@ -190,7 +190,7 @@ def test_flops_are_null_where_other_instructions_ran(tmp_path):
         (re.sub('\n"",.*', "", RAW), "line 3: a kernel where Nsight Compute prints the units of the columns"),
     ],
 )
-def test_one_clear_error(tmp_path, text, message):
+def test_the_error_of_a_damaged_table_names_the_damage(tmp_path, text, message):
     with pytest.raises(BadProfile, match=message):
         read_text(tmp_path, text)
 

@@ -243,7 +243,7 @@ def test_chosen_columns(tmp_path):
         ({"demangledName": 77}, "row 1: StringIds has no entry 77"),
     ],
 )
-def test_one_clear_error(tmp_path, changed, message):
+def test_the_error_of_a_damaged_database_names_the_damage(tmp_path, changed, message):
     with pytest.raises(BadProfile, match=message):
         read(build(tmp_path / "run.sqlite", **changed))
 

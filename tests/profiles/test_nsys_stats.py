@@ -158,7 +158,7 @@ def test_older_names_and_other_units(tmp_path):
         (KERN_SUM.replace('int)"', "int)"), "line 2: not CSV"),
     ],
 )
-def test_one_clear_error(tmp_path, text, message):
+def test_the_error_of_damaged_reports_names_the_damage(tmp_path, text, message):
     with pytest.raises(BadProfile, match=message):
         read(tmp_path, text)
 

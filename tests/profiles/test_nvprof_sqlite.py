@@ -108,7 +108,7 @@ def test_no_files_are_written(tmp_path, nvprof_file):
         ("ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY RENAME COLUMN end TO stop", r"MEMCPY has no column 'end'"),
     ],
 )
-def test_bad_tables(changed, statement, message):
+def test_missing_tables_and_columns_are_refused(changed, statement, message):
     with pytest.raises(BadProfile, match=message):
         read(changed(statement))
 

@@ -139,7 +139,7 @@ def test_queue_is_the_stream_of_versions_without_streams(tmp_path):
         (dispatch(1, 2, kernel_id="x"), "not JSON"),
     ],
 )
-def test_one_clear_error(tmp_path, record, message):
+def test_the_error_of_a_damaged_record_names_the_damage(tmp_path, record, message):
     with pytest.raises(BadProfile, match=message):
         open_profile(write(tmp_path / "out.json", process([record], []))).read()
 

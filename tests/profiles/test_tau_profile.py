@@ -55,6 +55,6 @@ def test_a_file_of_another_name_tells_no_process(rows):
         ("10 67049472 8", "10 67049472 -8", "line 9: a message size is negative"),
     ],
 )
-def test_one_clear_error(rows, old, new, message):
+def test_the_error_of_a_damaged_profile_names_the_damage(rows, old, new, message):
     with pytest.raises(BadProfile, match=message):
         rows(old, new)

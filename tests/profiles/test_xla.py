@@ -49,7 +49,7 @@ def test_a_device_without_streams_is_its_operations(rows):
         ("{}\n]}", "{}\n", "ends at byte|cut|JSON"),
     ],
 )
-def test_one_clear_error(rows, old, new, message):
+def test_the_error_of_a_damaged_trace_names_the_damage(rows, old, new, message):
     with pytest.raises(BadProfile, match=message):
         rows(old, new)
 

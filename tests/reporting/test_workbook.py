@@ -74,6 +74,6 @@ def test_a_report_of_a_question(tmp_path: Path, suffix: str) -> None:
     assert len(names) > 3
 
 
-def test_other_endings_are_refused(tmp_path: Path) -> None:
+def test_other_endings_of_reports_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=r"must end in .html, or for its tables alone in .xlsx or .zip"):
         pl.report(pl.Predict("alexnet", gpu="t4"), tmp_path / "report.pdf")

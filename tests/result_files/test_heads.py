@@ -195,5 +195,5 @@ def test_names_of_networks(name: str, found: str | None) -> None:
         ("precision", "bfloat16", "bf16", True),
     ],
 )  # fmt: skip
-def test_the_same_in_other_words(name: str, recorded: Any, given: Any, same: bool) -> None:
+def test_facts_are_equal_in_other_words(name: str, recorded: Any, given: Any, same: bool) -> None:
     assert is_same(name, recorded, given) is same

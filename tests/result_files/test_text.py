@@ -44,7 +44,7 @@ def test_numbers(text: object, number: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "nan", "inf", "1.2.3", "1.000.0", "10 00", "12 ms", "N/A", None, True, [], float("inf"), "9" * 400]
 )
-def test_what_is_no_number(text: object) -> None:
+def test_texts_that_are_no_number_are_none(text: object) -> None:
     assert to_number(text) is None
 
 
@@ -58,7 +58,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "1m2", "1m 2s", "a1s"])
-def test_what_is_no_duration(text: str) -> None:
+def test_texts_that_are_no_duration_are_none(text: str) -> None:
     assert to_seconds(text) is None
 
 

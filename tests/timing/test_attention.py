@@ -143,7 +143,7 @@ def test_defaults_follow_the_device() -> None:
     assert kernel_shares(None, find_device("mi300x")) is None
 
 
-def test_what_a_device_does_not_support() -> None:
+def test_implementations_that_a_device_lacks_are_refused() -> None:
     with pytest.raises(BadValue, match=r"`--attention flash3` has kernels for compute capability 9\.x; A100 .* 8\.0"):
         resolve_attention("flash3", A100)
     with pytest.raises(UnknownName, match="flash4"):

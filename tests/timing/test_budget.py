@@ -24,7 +24,7 @@ def test_tokens_are_divided_among_sequences() -> None:
     assert Amount().samples_per_epoch(None) is None
 
 
-def test_a_run_by_hand() -> None:
+def test_hours_cost_and_energy_of_a_run_by_hand() -> None:
     """1,000 samples in 10 steps per epoch, 3 epochs, 2 s per step: 60 s on 8 devices of 2 USD/h and 500 W."""
     run = training_run(Budget(1000, 3, 2.0), 2.0, (1.0, 4.0), 100, 8, 500.0)
     assert run is not None
@@ -58,7 +58,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("amount", "tokens", "message"), BAD)
-def test_impossible_amounts(amount, tokens, message) -> None:
+def test_impossible_amounts_are_refused(amount, tokens, message) -> None:
     with pytest.raises(BadValue, match=message):
         Amount(**amount).samples_per_epoch(tokens)
 

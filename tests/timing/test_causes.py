@@ -53,7 +53,7 @@ def test_the_width_narrows_the_interval(shipped: Prediction) -> None:
     assert after == pytest.approx(before / 2, rel=1e-6)
 
 
-def test_other_models_and_exchanges() -> None:
+def test_a_roofline_and_unmoved_causes_stay_unchanged() -> None:
     moved = MovedCauses({EXCHANGES: math.log(3)}, 0.5)
     model = RooflineModel()
     assert moved.move(model) is model

@@ -153,7 +153,7 @@ def test_launches_that_the_host_pays_for_are_what_batching_saves():
         ((1, 1, 1), {"tile": (0, 64)}, "tile must be an integer"),
     ],
 )
-def test_what_cannot_be_timed_is_said(sizes, options, message):
+def test_products_that_cannot_be_timed_are_refused(sizes, options, message):
     with pytest.raises(BadValue, match=message):
         time_gemms(*sizes, "fp32", PeakTimer(1e12, "fp32"), **options)
 
@@ -233,7 +233,7 @@ def test_several_sizes_are_a_table_of_all_products() -> None:
     assert [row["m"] for row in document.tables[0].rows][-2:] == [16, 16]
 
 
-def test_sizes_that_are_none_are_named() -> None:
+def test_invalid_sizes_are_named() -> None:
     for sizes, message in (
         ((0, 8, 8), "`M` must be"),
         ((8, "8,x", 8), "`N` '8,x': 'x' is not an integer"),

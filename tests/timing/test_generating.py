@@ -143,7 +143,7 @@ def test_a_network_from_a_config_is_made_for_the_phase_that_is_asked():
         ({"network": find_network("gpt2")}, BadValue, "gpt2 knows 1024 positions"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(changes, error, message):
+def test_impossible_questions_are_refused(changes, error, message):
     with pytest.raises(error, match=message):
         predicted(**changes)
 

@@ -136,7 +136,7 @@ def test_bytes_per_parameter(precision, options, parameters, gradients, optimize
     )  # fmt: skip
 
 
-def test_vgg16_by_hand() -> None:
+def test_activations_of_vgg16_by_hand() -> None:
     """Simonyan and Zisserman's table: what one image leaves behind in fp32.
 
     ReLU's results are the next layer's inputs, kept once; a pooling keeps its input (a ReLU's result) and 8 bytes of
@@ -306,7 +306,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("change", "error", "says"), BAD, ids=str)
-def test_what_makes_no_sense_is_refused(change, error, says) -> None:
+def test_impossible_options_of_memory_are_refused(change, error, says) -> None:
     shared = {name: change[name] for name in change.keys() & {"zero_stage", "shards"}}
     asked = {"batch_size": 8, "phase": "training"} | {name: change[name] for name in change.keys() - shared.keys()}
     with pytest.raises(error, match=says):
@@ -340,7 +340,7 @@ def published_runs():
 
 
 @pytest.mark.needs_data
-def test_whatever_was_measured_fits(published_runs) -> None:
+def test_published_runs_fit(published_runs) -> None:
     """Published runs on 14 devices, of every third network: each of them did fit, so each must be said to."""
     third = sorted({run.network for run in published_runs})[::3]
     coefficients: dict[tuple[str, ...], tuple[int, int]] = {}

@@ -50,7 +50,9 @@ def test_constants_replace_those_of_kernels_once() -> None:
         (("efficiency_gemm =", "efficiency_gem ="), "there is no parameter efficiency_gem"),
     ],
 )
-def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], message: str) -> None:
+def test_damaged_constants_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], message: str
+) -> None:
     shipped = files.shipped_folder("calibrations") / stack.STACK_FILE
     (tmp_path / "calibrations").mkdir()
     (tmp_path / "calibrations" / stack.STACK_FILE).write_text(shipped.read_text().replace(*change))

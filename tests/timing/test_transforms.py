@@ -21,7 +21,7 @@ def conv(kernel: tuple[int, int], side: int = 26, channels: tuple[int, int] = (6
     return Layer("conv", "conv2d", (shapes[0],), (shapes[1],), (weight,), attributes={"stride": [1, 1], **attributes})
 
 
-def test_work_by_hand() -> None:
+def test_work_of_transforms_by_hand() -> None:
     """7x7 over 26x26, 64 to 64 channels, batch 32: tiles of 32 x 32, of which 26 x 26 are output; one per image.
 
     Transforms: 2.5 * 1024 * 10 = 25,600 operations each, of 32 * 128 tiles and 64 * 64 filters: 8,192 of them.
@@ -72,7 +72,7 @@ def test_a_wide_image_costs_what_a_tall_one_does() -> None:
         (conv((5, 5), channels=(1, 64), groups=64), False),
     ],
 )
-def test_where_it_is_offered(layer: Layer, offered: bool) -> None:
+def test_libraries_offer_transforms_for_dense_wide_kernels_of_stride_1(layer: Layer, offered: bool) -> None:
     assert (fft_work_ratio(layer, 1) < math.inf) is offered
 
 

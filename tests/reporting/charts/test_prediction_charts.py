@@ -182,7 +182,7 @@ def test_layers_that_follow_one_another_differ_in_grey(name):
     ] == []
 
 
-def test_bad_requests_raise(prediction, monkeypatch, tmp_path):
+def test_bad_suffixes_and_themes_are_refused(prediction, monkeypatch, tmp_path):
     chart = kind_chart(prediction)
     with pytest.raises(BadValue, match=r"\.png, \.svg, \.html"):
         chart_suffix(tmp_path / "chart.gif")

@@ -121,7 +121,7 @@ def test_without_script_the_page_is_complete(view, report):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_it_is_readable_everywhere(view, report, scheme, viewport):
+def test_a_report_is_readable_on_every_screen_and_scheme(view, report, scheme, viewport):
     page = view(report, viewport, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]  # only boxes scroll sideways
     assert page.evaluate(CONTRAST) >= 4.5  # WCAG 2, level AA
