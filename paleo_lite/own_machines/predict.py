@@ -190,40 +190,22 @@ def predict_local(
     budget = usable_bytes(device, question.memory_bytes) * gpus
     buffer_bytes = buffer_bytes_of(contents)
     possible = _possible_placements(contents, device, question, budget, buffer_bytes, has_cpu=cpu is not None)
-    constants = local_constants()
-    host_constants = constants.backends["cpu"]
+    host_constants = local_constants().backends["cpu"]
     device_constants, notes = _constants_of(contents, device, backend, question, context)
 
-    def on_device(placed: BlockPlacement) -> tuple[Activity, float]:
-        activity = token_activity(contents, placed.device, device, device_constants, context, placed.cache_share)
-        return token_under_limit(device, activity, device_token_s(contents, placed, device, device_constants, context))
+    def token_parts(placement: BlockPlacement) -> tuple[Activity, float, float]:
+        """Return the activity of the device for a token, its seconds, and those of the host."""
+        activity = token_activity(contents, placement.device, device, device_constants, context, placement.cache_share)
+        device_s = device_token_s(contents, placement, device, device_constants, context)
+        host_s = 0.0 if cpu is None else host_token_s(contents, placement, cpu, host_constants, context)
+        return *token_under_limit(device, activity, device_s), host_s
 
-    def on_host_s(placed: BlockPlacement) -> float:
-        return 0.0 if cpu is None else host_token_s(contents, placed, cpu, host_constants, context)
-
-    placed = min(possible, key=lambda placement: on_device(placement)[1] + on_host_s(placement))
-    (activity, device_s), host_s = on_device(placed), on_host_s(placed)
+    placed = min(possible, key=lambda placement: sum(token_parts(placement)[1:]))
+    activity, device_s, host_s = token_parts(placed)
     seconds = device_s + host_s
-    merged = contents.merged()
-    computing_s = prompt_s(merged, device, device_constants, prompt_tokens, gpus=gpus, pipeline=constants.pipeline)
-    of_prompt = prompt_activity(merged, device, device_constants, prompt_tokens)
-    of_prompt, computing_s = prompt_under_limit(device, gpus, of_prompt, computing_s)
-    copied_bytes = sum(piece.stored_bytes for piece in placed.computed_on_host)
-    first_s = computing_s + -(-prompt_tokens // UBATCH) * copied_bytes / LINK_BYTES_PER_S
-    deviation = (
-        device_constants.deviation
-        if not host_s
-        else max(device_constants.deviation, host_constants.deviation, OFFLOAD_DEVIATION)
-    )
-    prompt_deviation = (
-        device_constants.prompt_deviation if not host_s else max(device_constants.prompt_deviation, OFFLOAD_DEVIATION)
-    )
-    notes.append(
-        f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"
-    )
-    notes += _notes_of_kernels(contents, engine, activity)
-    if host_s and cpu is not None:
-        notes.append(f"layers outside the device run on {cpu.name}; for prompts their weights are copied over the link")
+    of_prompt, first_s = _prompt_parts(contents, device, device_constants, question, placed)
+    deviation, prompt_deviation = _deviations(device_constants, host_constants if host_s else None)
+    notes += _notes_of_run(contents, engine, backend, activity, cpu if host_s else None)
     energy = energy_of(
         learned_device(device, contents.name, question.calibration),
         gpus,
@@ -267,14 +249,39 @@ def predict_local(
     )
 
 
-def _notes_of_kernels(contents: Contents, engine: LocalEngine, activity: Activity) -> list[str]:
-    """Return the notes of an engine's kernels, given what the device does for a token."""
-    notes = [engine.caution] if engine.caution else []
+def _deviations(device: BackendConstants, host: BackendConstants | None) -> tuple[float, float]:
+    """Return the deviations of the time of a token and of a prompt; `host` is None if the device computes all of it."""
+    if host is None:
+        return device.deviation, device.prompt_deviation
+    return max(device.deviation, host.deviation, OFFLOAD_DEVIATION), max(device.prompt_deviation, OFFLOAD_DEVIATION)
+
+
+def _prompt_parts(
+    contents: Contents, device: Device, constants: BackendConstants, question: LocalQuestion, placement: BlockPlacement
+) -> tuple[Activity, float]:
+    """Return the activity of all devices in a prompt, and its seconds with the copies of weights from the host."""
+    merged, tokens, gpus = contents.merged(), question.prompt_tokens, question.gpus
+    computing_s = prompt_s(merged, device, constants, tokens, gpus=gpus, pipeline=local_constants().pipeline)
+    activity = prompt_activity(merged, device, constants, tokens)
+    activity, computing_s = prompt_under_limit(device, gpus, activity, computing_s)
+    copied_bytes = sum(piece.stored_bytes for piece in placement.computed_on_host)
+    return activity, computing_s + -(-tokens // UBATCH) * copied_bytes / LINK_BYTES_PER_S
+
+
+def _notes_of_run(
+    contents: Contents, engine: LocalEngine, backend: str, activity: Activity, cpu: Device | None
+) -> list[str]:
+    """Return the notes of a run, given the activity for a token, and the processor that computes a part if any does."""
+    notes = [f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"]
+    if engine.caution:
+        notes.append(engine.caution)
     if activity.arithmetic_s > activity.memory_s:
         notes.append(
             f"the device unpacks the numbers of {contents.weights} for longer than it reads them: a wider format that "
             "is simpler to unpack may be faster"
         )
+    if cpu is not None:
+        notes.append(f"layers outside the device run on {cpu.name}; for prompts their weights are copied over the link")
     return notes
 
 
