@@ -95,10 +95,14 @@ def network_kernels(
     options = SequenceOptions(phase=phase, tensor_parallel=tensor, blocks=built, fused_attention=True)
     options = options._replace(context=context) if phase == "decode" else options._replace(length=context)
     layers = network.rebuild(options).layers
-    whole = layers
+    undivided_layers = layers
     if tensor > 1:
-        whole = network.rebuild(options._replace(tensor_parallel=1)).layers
-    experts = [part.kernel for part in _group(whole, phase, fusion, context) if isinstance(part.kernel, ExpertsKernel)]
+        undivided_layers = network.rebuild(options._replace(tensor_parallel=1)).layers
+    experts = [
+        part.kernel
+        for part in _group(undivided_layers, phase, fusion, context)
+        if isinstance(part.kernel, ExpertsKernel)
+    ]
     graph = _group(layers, phase, fusion, context)
     counts = [0, *(first_of_type.count(block) for block in chosen)]
     kernels = []

@@ -245,7 +245,7 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
                 (entry.format, form),
                 (entry.generation, generation),
             )
-            if all(wanted in ("", actual) for wanted, actual in pairs):
+            if all(expected in ("", actual) for expected, actual in pairs):
                 launch, work = launch + entry.launch, work + entry.work
         return float(np.exp(launch)), float(np.exp(work))
 

@@ -46,12 +46,12 @@ class EngineProductTimer:
         chosen = choose_formats(precision, weights, "bf16", has_experts=False, has_latent_attention=False)
         self.form = chosen.experts  # the only part that is in every format
         formats = Formats(self.form, self.form, self.form, self.form, chosen.attention)
-        alone = msgspec.structs.replace(engine_constants(), company=())
-        self.step = EngineStep(machine.device, engine or ANY_ENGINE, formats, constants=alone)
+        isolated_constants = msgspec.structs.replace(engine_constants(), company=())
+        self.step = EngineStep(machine.device, engine or ANY_ENGINE, formats, constants=isolated_constants)
         _, self.weight_bytes, self.operand_bytes = kernel_rates(machine.device, self.form)
         rate = machine.device.find_peak(products_precision(self.form))
         self.peak_per_s, self.peak_description = rate.per_s, rate.describe()
-        self.label = _describe_fit(alone.classes["products"], machine.device.id, self.form, engine)
+        self.label = _describe_fit(isolated_constants.classes["products"], machine.device.id, self.form, engine)
 
     def moved_bytes(self, m: int, n: int, k: int, groups: int) -> int:
         """Return the bytes of both operands, each read once, and of the result in 16 bits."""

@@ -50,8 +50,8 @@ def response_lengths(count: int, mean: float, maximum: int, clipped_share: float
                 f"`--clipped-share {clipped_share:g}` cannot be: of responses of {mean:,g} tokens on average, at most "
                 f"{maximum:,}, a usual distribution has {share:.2g} cut off; change it or `--response-tokens`"
             )
-    whole: Ints = np.maximum(np.rint(lengths), 1).astype(np.int64)
-    return whole
+    rounded: Ints = np.maximum(np.rint(lengths), 1).astype(np.int64)
+    return rounded
 
 
 def _clipped_lengths(scores: Floats, location: float, spread: float, maximum: int) -> Floats:

@@ -129,14 +129,14 @@ def roll_out(
     engine_lengths = lengths[::-1][::engines]  # the engine with the longest sample
     order = np.random.default_rng(0).permutation(len(engine_lengths))
     traffic = Traffic(np.zeros(len(engine_lengths)), np.full(len(engine_lengths), prompt_tokens), engine_lengths[order])
-    most = min(len(engine_lengths), deployment.replica_engine().max_sequences)
+    most_live = min(len(engine_lengths), deployment.replica_engine().max_sequences)
     context = prompt_tokens + float(engine_lengths.mean()) / 2
     deployment = with_rollout_host(deployment, constants, nodes)
     factor = kernel_factor(deployment.on_device.machine.device, constants)
     prepared = with_slower_kernels(deployment.prepare(traffic), factor)
     if is_eager:
         launch_s = constants.launch_s * (ADAPTED_LAUNCHES if has_adapters else 1)
-        prepared = with_launches(prepared, most, context, launch_s)
+        prepared = with_launches(prepared, most_live, context, launch_s)
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
     called_s = (turns - 1) * tool_s
     context = prompt_tokens + float((engine_lengths.astype(float) ** 2).mean() / engine_lengths.mean()) / 2
@@ -155,7 +155,7 @@ def roll_out(
         mean_live=outcome.sequence_s / scale,
         tail_share=float(below_half.mean()),
         iterations=outcome.iterations,
-        waits_for_memory=bool(outcome.preemptions > 0 or counts.max() < min(len(engine_lengths), most)),
+        waits_for_memory=bool(outcome.preemptions > 0 or counts.max() < min(len(engine_lengths), most_live)),
         weights_bytes=prepared.room.weights_bytes,
         cache_bytes=prepared.room.cache_bytes,
         activations_bytes=prepared.room.activations_bytes,

@@ -51,19 +51,19 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
     """
     if name not in SERVERS:
         raise UnknownName("serving engine", name, SERVERS)
-    usual = SERVERS[name]
-    if device is not None and usual.vendors and device.vendor not in usual.vendors:
-        raise BadValue(f"`--engine {name}` is for devices of {' and '.join(usual.vendors)}, not for {device.name}")
+    defaults = SERVERS[name]
+    if device is not None and defaults.vendors and device.vendor not in defaults.vendors:
+        raise BadValue(f"`--engine {name}` is for devices of {' and '.join(defaults.vendors)}, not for {device.name}")
     replacements = {key: value for key, value in changes.items() if value is not None}
-    if "receive_interval" in replacements and not usual.receive_option:
+    if "receive_interval" in replacements and not defaults.receive_option:
         owners = sorted(server.name for server in SERVERS.values() if server.receive_option)
         raise BadValue(f"`--engine-settings receive-interval` is for {' and '.join(owners)} (the engine is {name})")
-    if "max_batched_tokens" in replacements and usual.chunked_prefill:
+    if "max_batched_tokens" in replacements and defaults.chunked_prefill:
         replacements.setdefault("chunked_prefill", replacements["max_batched_tokens"])
     if "overhead_s" in replacements:
         replacements["overhead_range_s"] = (replacements["overhead_s"], replacements["overhead_s"])
-    device_limits = usual.limits_on(device) if device is not None and usual.limits_on is not None else {}
-    server = structs.replace(usual, **{**device_limits, **replacements})
+    device_limits = defaults.limits_on(device) if device is not None and defaults.limits_on is not None else {}
+    server = structs.replace(defaults, **{**device_limits, **replacements})
     if not server.chunked_prefill and not server.mixes_whole_prompts:
         server = structs.replace(server, mixes_phases=False)
     if not server.works_between_looks and "overhead_s" not in replacements:
