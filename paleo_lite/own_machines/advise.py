@@ -51,7 +51,7 @@ def rank_formats(
 
     Raise BadValue if an option is not possible.
     """
-    rows, left_out = _predict_those_that_fit([(each, device, cpu) for each in formats], question)
+    rows, left_out = _predict_those_that_fit([(in_format, device, cpu) for in_format in formats], question)
     rows.sort(key=_rank_of_format)
     best = rows[0].weights if rows[0].is_whole else None
     losses = (LOSS_NOTE,) if any(row.weights in DIFFERING_TOKENS for row in rows) else ()
@@ -97,7 +97,7 @@ def rank_devices(
     rows.sort(key=lambda row: (not row.is_whole, row.token_s))
     best = []
     for row in rows:
-        fits = (each.weights for each in formats if whole_bytes(each, row.context) <= row.usable_bytes)
+        fits = (in_format.weights for in_format in formats if whole_bytes(in_format, row.context) <= row.usable_bytes)
         best.append(next(fits, None))
     notes = (
         "each device in the same format; the best format is the one with the most bits that is wholly on it",

@@ -265,7 +265,7 @@ def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture, experts: str | 
         if not layer.weights:
             continue
         block = -1 if layer.place.number is None else layer.place.number
-        numbers, others = prod(layer.weights[0]), sum(prod(shape) for shape in layer.weights[1:])
+        numbers, other_numbers = prod(layer.weights[0]), sum(prod(shape) for shape in layer.weights[1:])
         kind = "f32"
         if role is not None and len(layer.weights[0]) > 1:
             kind = tensor_type(mixture, role, block, row_length(layer), proportions)
@@ -281,7 +281,7 @@ def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture, experts: str | 
                 block,
                 kind,
                 bool(active),
-                (numbers * size + 4 * others) * bool(layer.parameters),
+                (numbers * size + 4 * other_numbers) * bool(layer.parameters),
                 numbers * size * share,
                 numbers * share,
                 "none" if is_table else "last" if is_head else "tokens",

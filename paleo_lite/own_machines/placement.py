@@ -96,10 +96,10 @@ def candidates(
         return dense + experts + blocks * cache_bytes
 
     requested = range(total, -1, -1) if gpu_layers is None else [gpu_layers]
-    most = next((blocks for blocks in requested if size_of(blocks, expert_blocks) <= free_bytes), None)
-    if most is not None:
-        yield place(contents, most, expert_blocks, cpu_cache)
-    if most == total or gpu_layers is not None or cpu_expert_blocks is not None or not expert_bytes:
+    most_blocks = next((blocks for blocks in requested if size_of(blocks, expert_blocks) <= free_bytes), None)
+    if most_blocks is not None:
+        yield place(contents, most_blocks, expert_blocks, cpu_cache)
+    if most_blocks == total or gpu_layers is not None or cpu_expert_blocks is not None or not expert_bytes:
         return
     for without in range(1, total + 1):
         if size_of(total, without) <= free_bytes:

@@ -311,10 +311,10 @@ def _possible_placements(
     )
     if not possible:
         blocks = gpu_layers or 0
-        wanted = place(contents, blocks, expert_blocks or 0, question.cpu_cache)
+        requested = place(contents, blocks, expert_blocks or 0, question.cpu_cache)
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "
-            f"{(needed_bytes(contents, wanted, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
+            f"{(needed_bytes(contents, requested, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
             f"{budget_bytes / 1e9:.1f} GB: use fewer `--gpu-layers`, narrower weights or a shorter context"
         )
     if has_cpu:
@@ -324,8 +324,8 @@ def _possible_placements(
             f"{device.name} shares its memory with its processor: leave `--cpu-experts` and `--cpu-expert-blocks` out, "
             "or name a `--cpu`"
         )
-    whole = [placed for placed in possible if placed.is_whole]
-    if not whole:
+    on_device = [placed for placed in possible if placed.is_whole]
+    if not on_device:
         needed_gb = whole_bytes(contents, context) / 1e9
         why, or_else = "", ""
         if question.engine.places:
@@ -335,7 +335,7 @@ def _possible_placements(
             f"{device.name}{why} may use {budget_bytes / 1e9:.1f} GB: use narrower weights or a shorter context"
             f"{or_else}"
         )
-    return whole
+    return on_device
 
 
 def _constants_of(
