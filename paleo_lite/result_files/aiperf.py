@@ -179,9 +179,9 @@ def read_csv(path: Path, findings: Findings) -> None:
         values[figure] = None if number is None else number * factor
         for statistic, place in (("p50", "median"), ("p99", "p99")):
             stem = figure.removesuffix("_s").removesuffix("_reported")
-            more = to_number(row.get(statistic))
-            if stem in ("ttft", "tpot", "itl", "e2e") and more is not None:
-                values[f"{stem}_{place}_s"] = more * factor
+            statistic_value = to_number(row.get(statistic))
+            if stem in ("ttft", "tpot", "itl", "e2e") and statistic_value is not None:
+                values[f"{stem}_{place}_s"] = statistic_value * factor
     add_server(findings, **values)
     findings.doubt("the JSON beside this table also has the model and the concurrency")
 

@@ -76,9 +76,9 @@ def complete(findings: Findings, user_options: dict[str, Any]) -> None:
         if name in options and name in sidecar:
             stated["the sidecar says"] = [sidecar[name]]
         for where, recorded in stated.items():
-            others = [str(other) for other in recorded if not is_same(name, other, value)]
-            if others:
-                shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+            contradicting = [str(other) for other in recorded if not is_same(name, other, value)]
+            if contradicting:
+                shown = ", ".join(contradicting[:3]) + (", ..." if len(contradicting) > 3 else "")
                 findings.doubt(f"{where} {shown} as {name}, and {value} was given, which is taken")
         findings.configuration[name] = value
         findings.guessed.pop(name, None)
@@ -181,18 +181,18 @@ def _missing(findings: Findings) -> list[str]:
     """Return a sentence for each fact that no row and no configuration has."""
     sentences = []
     kinds = dict.fromkeys(reading.kind for reading in findings.readings)
-    needed = [NEEDED[kind] if findings.needed is None else findings.needed for kind in kinds]
-    wanted = dict.fromkeys(name for names in needed for name in names)
+    facts_by_kind = [NEEDED[kind] if findings.needed is None else findings.needed for kind in kinds]
+    needed_facts = dict.fromkeys(name for names in facts_by_kind for name in names)
     if any(reading.values.get("phase") == "training" for reading in findings.readings):
-        wanted.update(dict.fromkeys(_TRAINED))
-    for name in wanted:
+        needed_facts.update(dict.fromkeys(_TRAINED))
+    for name in needed_facts:
         if name in findings.configuration or _in_rows(findings, name):
             continue
-        what, option, example = FACTS[name]
+        meaning, option, example = FACTS[name]
         shown = example if isinstance(example, int) else f'"{example}"'
         sidecar = f"{findings.path.name}.toml"
         sentences.append(
-            f"{what} is not in the file: give `{option} {example}`, or write `{name} = {shown}` to {sidecar}"
+            f"{meaning} is not in the file: give `{option} {example}`, or write `{name} = {shown}` to {sidecar}"
         )
     return sentences
 

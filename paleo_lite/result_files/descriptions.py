@@ -94,6 +94,6 @@ def _compare_devices(findings: Findings, count: int | None) -> None:
     degrees = [findings.configuration.get(name, 1) for name in ("tensor", "pipeline", "data")]
     if count is None or "tensor" not in findings.configuration or not all(map(is_integer, degrees)):
         return
-    used = math.prod(degrees)
-    if used < count:
-        findings.doubt(f"the text names {count} devices, and the command of the server uses {used}")
+    server_devices = math.prod(degrees)
+    if server_devices < count:
+        findings.doubt(f"the text names {count} devices, and the command of the server uses {server_devices}")

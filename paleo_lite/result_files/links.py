@@ -88,7 +88,7 @@ _MI = 2.0**20
 def read_perftest(path: Path, findings: Findings) -> None:
     """Read the tables of perftest, whose MB/sec is 2^20 bytes unless gigabits were asked for."""
     operation, both_ways, columns = "", False, ""
-    seen: list[list[str]] = []
+    read_rows: list[list[str]] = []
     findings.needed = ("link",)
     for line in all_lines(path):
         if match := _IB_TEST.search(line):
@@ -106,9 +106,9 @@ def read_perftest(path: Path, findings: Findings) -> None:
             # t_min, t_max, t_typical; with a duration only t_avg.
             typical = (cells[2] if len(cells) > 2 and "t_typical" in columns else cells[0]) if is_latency else None
             average = cells[1] if not is_latency and len(cells) > 1 else None
-            if row[0].split() in seen:  # the ends of a loopback print into one log
+            if row[0].split() in read_rows:  # the ends of a loopback print into one log
                 continue
-            seen.append(row[0].split())
+            read_rows.append(row[0].split())
             findings.add(
                 "copy",
                 operation=operation,

@@ -78,38 +78,38 @@ def _add_guidellm(report: dict[str, Any], benchmark: dict[str, Any], findings: F
 def read_inference_perf(path: Path, findings: Findings) -> None:
     """Read a `*_lifecycle_metrics.json` of inference-perf, the view of the client, or the server's in Prometheus."""
     for report in read_documents(path, findings):
-        load, done = report.get("load_summary"), report.get("successes")
-        if not isinstance(done, dict):
+        load, successes = report.get("load_summary"), report.get("successes")
+        if not isinstance(successes, dict):
             continue
-        latency = done.get("latency") if isinstance(done.get("latency"), dict) else done
-        is_server = latency is done
-        requests = to_number(done.get("count"))
+        latency = successes.get("latency") if isinstance(successes.get("latency"), dict) else successes
+        is_server = latency is successes
+        requests = to_number(successes.get("count"))
 
         def statistic(name: str, which: str, of: Any = latency) -> float | None:
             return to_number(dig(of, name, which))
 
         lengths = {
-            "input": to_number(dig(done, "prompt_len", "mean")),
-            "output": to_number(dig(done, "output_len", "mean")),
+            "input": to_number(dig(successes, "prompt_len", "mean")),
+            "output": to_number(dig(successes, "output_len", "mean")),
         }
         doubts = []
         if is_server:
             doubts.append("this is the server's view, in Prometheus, of which lengths are sums of a window")
             lengths = {}
-        requests_per_s = to_number(dig(done, "throughput", "requests_per_sec")) or to_number(done.get("rate"))
+        requests_per_s = to_number(dig(successes, "throughput", "requests_per_sec")) or to_number(successes.get("rate"))
         add_server(
             findings,
             tuple(doubts),
             requests=requests,
             failed=to_number(dig(report, "failures", "count")) or None,
-            duration_s=ratio(requests, to_number(dig(done, "throughput", "requests_per_sec"))),
+            duration_s=ratio(requests, to_number(dig(successes, "throughput", "requests_per_sec"))),
             request_rate=to_number(dig(load, "requested_rate")),
             input_tokens=lengths.get("input"),
             output_tokens=lengths.get("output"),
             requests_per_s=requests_per_s,
-            input_tokens_per_s=to_number(dig(done, "throughput", "input_tokens_per_sec")),
-            output_tokens_per_s=to_number(dig(done, "throughput", "output_tokens_per_sec")),
-            tokens_per_s=to_number(dig(done, "throughput", "total_tokens_per_sec")),
+            input_tokens_per_s=to_number(dig(successes, "throughput", "input_tokens_per_sec")),
+            output_tokens_per_s=to_number(dig(successes, "throughput", "output_tokens_per_sec")),
+            tokens_per_s=to_number(dig(successes, "throughput", "total_tokens_per_sec")),
             ttft_s=statistic("time_to_first_token", "mean"),
             ttft_median_s=statistic("time_to_first_token", "median"),
             ttft_p99_s=statistic("time_to_first_token", "p99"),

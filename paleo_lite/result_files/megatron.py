@@ -175,7 +175,7 @@ def _precision(values: Mapping[str, Any]) -> str | None:
 
 def _recomputation(values: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:
     """Return which activations are computed again, as `train` names it; None where the log does not say it."""
-    old = values.get("checkpoint_activations")
+    checkpoint_activations = values.get("checkpoint_activations")
     names = ("recompute_{}", "activations_checkpoint_{}")
     granularity, method, number = (
         next((values[name.format(part)] for name in names if values.get(name.format(part)) is not None), None)
@@ -184,11 +184,11 @@ def _recomputation(values: Mapping[str, Any], facts: Mapping[str, Any]) -> str |
     if granularity == "selective":
         modules = re.findall(r"[a-z_]+", str(values.get("recompute_modules") or ""))
         return f"selective:{'+'.join(modules)}" if modules else "selective"
-    if granularity == "full" or old is True:
+    if granularity == "full" or checkpoint_activations is True:
         stage = ratio(to_number(facts.get("blocks")), to_number(facts.get("pipeline")) or 1.0)
-        every = ratio(stage, to_number(number)) if method == "block" else None
-        return f"full:{round(every)}" if every is not None and round(every) > 1 else "full"
-    is_said = old is not None or any(name.format("granularity") in values for name in names)
+        interval = ratio(stage, to_number(number)) if method == "block" else None
+        return f"full:{round(interval)}" if interval is not None and round(interval) > 1 else "full"
+    is_said = checkpoint_activations is not None or any(name.format("granularity") in values for name in names)
     return "none" if is_said else None
 
 

@@ -48,10 +48,10 @@ def read_training(path: Path, findings: Findings) -> None:
                     blocks.setdefault(name, []).append((samples - (before or 0), time_s - start_s))
     _note_platform(findings)
     batch = to_number(findings.configuration.get("global_batch_size"))
-    done = blocks.get("block") or blocks.get("epoch") or []
-    later = done[1:] or done
+    trained_blocks = blocks.get("block") or blocks.get("epoch") or []
+    later = trained_blocks[1:] or trained_blocks
     rate = ratio(sum(count for count, _ in later), sum(seconds for _, seconds in later))
-    doubts = ("a single block, which contains the warm-up",) if len(done) == 1 else ()
+    doubts = ("a single block, which contains the warm-up",) if len(trained_blocks) == 1 else ()
     if rate is None:
         rate = mean(rates[1:] or rates)
         doubts = (

@@ -303,11 +303,11 @@ def read_tegrastats(path: Path, findings: Findings) -> None:
     for line in find_lines(path, ("GR3D_FREQ", "VDD_", "VIN"), findings):
         for rail, now_mw, _ in _RAIL.findall(line):
             traces.setdefault(rail, _Trace()).add(float(now_mw) * UNITS["mW"])
-    whole = [rail for rail in _WHOLE if rail in traces]
-    _add_traces(dict(sorted(traces.items(), key=lambda item: item[0] not in whole)), findings)
+    module_rails = [rail for rail in _WHOLE if rail in traces]
+    _add_traces(dict(sorted(traces.items(), key=lambda item: item[0] not in module_rails)), findings)
     findings.doubt(
-        f"{whole[0]} is the whole module; the other rails are parts of it"
-        if whole
+        f"{module_rails[0]} is the whole module; the other rails are parts of it"
+        if module_rails
         else "no rail is that of the whole module"
     )
 
@@ -320,13 +320,13 @@ _POWERMETRICS = re.compile(
 def read_powermetrics(path: Path, findings: Findings) -> None:
     """Read powermetrics of macOS; with two samplers it prints the GPU twice in a sample."""
     traces: dict[str, _Trace] = {}
-    seen: set[str] = set()
+    sampled_parts: set[str] = set()
     for line in find_lines(path, (" Power", "Sampled system activity"), findings):
         if "Sampled system activity" in line:
-            seen = set()
+            sampled_parts = set()
         match = _POWERMETRICS.match(line)
-        if match and match[1] not in seen:
-            seen.add(match[1])
+        if match and match[1] not in sampled_parts:
+            sampled_parts.add(match[1])
             traces.setdefault(match[1], _Trace()).add(float(match[2]) * UNITS["mW"])
     _add_traces(traces, findings)
     findings.doubt("estimates of the chip itself, without its memory")
@@ -382,10 +382,10 @@ def read_codecarbon(path: Path, findings: Findings) -> None:
             findings.add("power", label=row.get("project_name"), gpu=row.get("gpu_model"), device="all GPUs",
                          duration_s=seconds, energy_j=energy_j, power_w=ratio(energy_j, seconds))  # fmt: skip
         if kwh is None:  # versions that only add up
-            whole = to_number(row.get("energy_consumed"))
-            whole_j = None if whole is None else whole * UNITS["kWh"]
-            findings.add("power", label=row.get("project_name"), device="all", duration_s=seconds, energy_j=whole_j,
-                         power_w=ratio(whole_j, seconds))  # fmt: skip
+            total_kwh = to_number(row.get("energy_consumed"))
+            total_j = None if total_kwh is None else total_kwh * UNITS["kWh"]
+            findings.add("power", label=row.get("project_name"), device="all", duration_s=seconds, energy_j=total_j,
+                         power_w=ratio(total_j, seconds))  # fmt: skip
         cpu = to_number(row.get("cpu_energy"))
         cpu_j = None if cpu is None else cpu * UNITS["kWh"]
         findings.add("power", label=row.get("project_name"), device="CPU", duration_s=seconds, energy_j=cpu_j,

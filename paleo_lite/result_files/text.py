@@ -196,8 +196,8 @@ def number_at_end(path: Path) -> str:
     if match is None or b"\0" in data or is_gzip(path):  # not the bytes of a text
         return ""
     before = Counter(len(decimals) for decimals in _DECIMALS.findall(text[: match.start()]))
-    usual = before.most_common(1)[0][0] if before else 0
-    return "" if usual and len(match[1] or "") >= usual else match[0]
+    usual_decimals = before.most_common(1)[0][0] if before else 0
+    return "" if usual_decimals and len(match[1] or "") >= usual_decimals else match[0]
 
 
 def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = None) -> Iterator[str]:
@@ -206,7 +206,7 @@ def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = N
     With findings, whose rows are then means over many lines, only a part of a very long log is read, which is said.
     """
     looked_for = [marker.encode() for marker in markers]
-    seen: set[bytes] = set()
+    seen_markers: set[bytes] = set()
     line_count = skipped = 0
 
     def is_wanted(number: int) -> bool:
@@ -215,11 +215,11 @@ def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = N
     for chunk in read_chunks(path, is_wanted):
         skipped += not chunk
         if findings is not None and line_count > MANY_LINES:
-            looked_for = [marker for marker in looked_for if marker in seen]
+            looked_for = [marker for marker in looked_for if marker in seen_markers]
         present = [marker for marker in looked_for if marker in chunk]
         if not present:
             continue
-        seen.update(present)
+        seen_markers.update(present)
         if _is_dense(chunk[:SAMPLED_BYTES], present):
             lines = [line for line in LINE_ENDS.split(chunk) if any(marker in line for marker in present)]
         else:

@@ -144,21 +144,23 @@ def _record_batch(text: str, degrees: dict[str, int], findings: Findings) -> Non
     for name, pattern in (("local", _LOCAL_BATCH), ("whole", _GLOBAL_BATCH), ("length", _LENGTH), ("tokens", _TOKENS)):
         match = pattern.search(head)
         numbers[name] = float(match[1]) if match else None
-    length, whole = numbers["length"], numbers["whole"]
+    length, global_batch = numbers["length"], numbers["whole"]
     sequences = ratio(numbers["tokens"], length)
-    whole = sequences if whole is None and sequences is not None and sequences.is_integer() else whole
+    global_batch = (
+        sequences if global_batch is None and sequences is not None and sequences.is_integer() else global_batch
+    )
     micro_batch, schedule = numbers["local"], _SCHEDULE.search(text)
     if schedule is not None and degrees.get("pp"):
         micro_batch = ratio(micro_batch, float(schedule[1]))
         findings.record(virtual_stages=max(int(schedule[2]) // degrees["pp"], 1))
-    findings.record(global_batch_size=whole, sequence_length=length, micro_batch=micro_batch)
+    findings.record(global_batch_size=global_batch, sequence_length=length, micro_batch=micro_batch)
 
 
 def _strategy(text: str, degrees: dict[str, int]) -> str | None:
     """Return how parameters are divided; with a pipeline, FSDP keeps them whole after the forward pass."""
     match = _DATA_PARALLEL.search(text)
-    usual = "full-shard" if degrees.get("dp_shard", 1) > 1 else "ddp"
-    name = usual if match is None else _STRATEGIES[match[1]]
+    default = "full-shard" if degrees.get("dp_shard", 1) > 1 else "ddp"
+    name = default if match is None else _STRATEGIES[match[1]]
     return "shard-grad-op" if name == "full-shard" and degrees.get("pp", 1) > 1 else name
 
 

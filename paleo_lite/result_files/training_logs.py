@@ -57,8 +57,8 @@ def read_deepspeed(path: Path, findings: Findings) -> None:
                 number = to_number(value)
                 findings.guess("the command line", **{_OPTION_FACTS[name]: value if number is None else number})
     if rlhf:
-        whole, gather, generate, training, per_s = (mean(column) for column in zip(*(rlhf[1:] or rlhf), strict=True))
-        findings.add("step", phase="rlhf", samples=len(rlhf), step_s=whole, communication_s=gather, forward_s=generate,
+        step_s, gather, generate, training, per_s = (mean(column) for column in zip(*(rlhf[1:] or rlhf), strict=True))
+        findings.add("step", phase="rlhf", samples=len(rlhf), step_s=step_s, communication_s=gather, forward_s=generate,
                      update_s=training, samples_per_s=per_s)  # fmt: skip
     later = [speed for speed in speeds if speed[0] > _WARM_UP] or speeds
     if later:
@@ -219,12 +219,12 @@ def read_trainer_lines(path: Path, findings: Findings) -> None:
                 entries.append({})
             entries[-1][name] = value
     facts = numbers_of(findings, "micro_batch", "steps")
-    seen = set()
+    seen_keys = set()
     for entry in entries:
         key = (entry.get("train_samples_per_second"), round(to_number(entry.get("train_runtime")) or 0))
-        if key not in seen:  # every process prints the line
+        if key not in seen_keys:  # every process prints the line
             _add_trained(entry, facts["micro_batch"], facts["steps"], findings)
-        seen.add(key)
+        seen_keys.add(key)
 
 
 def _add_trained(entry: dict[str, Any], batch_size: float | None, steps: float | None, findings: Findings) -> None:

@@ -102,12 +102,12 @@ def _from_details(run: dict[str, Any], figures: dict[str, float | None]) -> dict
     firsts, gaps = run.get("ttfts"), run.get("itls")
     if not isinstance(firsts, list) or not isinstance(gaps, list) or len(firsts) != len(gaps):
         return {}
-    whole = [
+    request_s = [
         first + sum(to_number(gap) or 0.0 for gap in request_gaps)
         for first, request_gaps in zip(map(to_number, firsts), gaps, strict=True)
         if first is not None and isinstance(request_gaps, list)
     ]
-    return {"e2e_s": mean(whole)} if figures.get("e2e_s") is None else {}
+    return {"e2e_s": mean(request_s)} if figures.get("e2e_s") is None else {}
 
 
 def read_throughput(path: Path, findings: Findings) -> None:
