@@ -148,7 +148,7 @@ def _collect_results(
             pool_error = error
             continue
         except Exception:  # of a task, or of Dask if its scheduler is lost, which tells of some futures only
-            yield from [(futures[done], done.result()) for done in futures if _has_result(done)]
+            yield from [(futures[ended], ended.result()) for ended in futures if _has_result(ended)]
             raise
         task = futures.pop(future)  # release the result that the future holds
         del future

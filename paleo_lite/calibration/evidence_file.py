@@ -204,9 +204,9 @@ class EvidenceCalibration(
     def check_kinds(self, kinds: Sequence[str], command: str) -> None:
         """Raise BadValue if the calibration has no figures of any kind that a command learns from."""
         if not set(kinds) & set(self.kinds):
-            wanted = " or ".join(KINDS[kind] for kind in kinds)
+            subjects = " or ".join(KINDS[kind] for kind in kinds)
             raise BadValue(
-                f"`{command}` learns from measurements of {wanted}, and the calibration is of {self.subject}: "
+                f"`{command}` learns from measurements of {subjects}, and the calibration is of {self.subject}: "
                 f"{self.uses}"
             )
 
@@ -226,16 +226,16 @@ class EvidenceCalibration(
     def describe_rows(self, kind: str, traits: Mapping[str, str]) -> str:
         """Return the number of figures of a kind, and the traits in which all of them differ from a situation."""
         rows = self.posterior(kind).rows
-        what = format_plural(len(rows), "measured figure")
-        other = []
+        figures = format_plural(len(rows), "measured figure")
+        differences = []
         for trait in SHOWN_TRAITS.get(kind, USUAL_TRAITS):
             measured = list(dict.fromkeys(row.traits.get(trait, "") for row in rows))
             if traits.get(trait, "") not in measured:
                 shown = f"{', '.join(measured[:3])}{', ...' if len(measured) > 3 else ''}"
-                other.append(f"another {trait} ({shown})")
-        if not other:
-            return what
-        return f"{what} of {' and '.join(other)}: only what both have in common moves"
+                differences.append(f"another {trait} ({shown})")
+        if not differences:
+            return figures
+        return f"{figures} of {' and '.join(differences)}: only what both have in common moves"
 
     def accuracy(self) -> list[FigureAccuracy]:
         """Return the errors of each figure before, and with each run left out."""

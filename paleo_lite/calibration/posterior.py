@@ -208,8 +208,8 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
 
         situation_ids = np.array([number(situation) for situation in traits])
         row_ids = np.array([number(row.traits) for row in self.rows])
-        same: Floats = (situation_ids[:, np.newaxis] == row_ids[np.newaxis, :]).astype(np.float64)
-        return same
+        is_shared: Floats = (situation_ids[:, np.newaxis] == row_ids[np.newaxis, :]).astype(np.float64)
+        return is_shared
 
     @cached_property
     def _conditioned(self) -> _Conditioned:

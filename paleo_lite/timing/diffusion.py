@@ -139,8 +139,8 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
 
         Attention and what is between products are bounded by the constants of pipelines, not by the calibrated rates.
         """
-        others = {cause: log for cause, log in moved.logs.items() if cause != ATTENTION}
-        model = MovedCauses(others, moved.width).move(self)
+        other_logs = {cause: log for cause, log in moved.logs.items() if cause != ATTENTION}
+        model = MovedCauses(other_logs, moved.width).move(self)
         memory, constants = moved.factor_of(MEMORY), self.constants
         constants = msgspec.structs.replace(
             constants,

@@ -213,7 +213,7 @@ def _adapter_layers(layer: Layer, parent: int, base: int, tuning: FineTuning) ->
         Layer(f"{name}.lora_A", "linear", (shape_in,), (shape_inner,), (weight_a,), (parent,), parameters_a, product)
     )
     second, weights = f"{name}.lora_B", (weight_b,)
-    inner, both = (shape_inner,), (shape_out, shape_out)
+    inner, operands = (shape_inner,), (shape_out, shape_out)
     if tuning.fuses_adapters:
         inputs, parents, attributes = (*inner, shape_out), (last + 1, base), {ADAPTER: "sum"}
         added.append(Layer(second, "linear", inputs, (shape_out,), weights, parents, parameters_b, attributes))
@@ -221,7 +221,7 @@ def _adapter_layers(layer: Layer, parent: int, base: int, tuning: FineTuning) ->
         added += [
             Layer(second, "linear", inner, (shape_out,), weights, (last + 1,), parameters_b, product),
             Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (last + 2,), 0, {ADAPTER: "scaling"}),
-            Layer(f"{name}.lora_add", "add", both, (shape_out,), (), (base, last + 3), 0, {ADAPTER: "addition"}),
+            Layer(f"{name}.lora_add", "add", operands, (shape_out,), (), (base, last + 3), 0, {ADAPTER: "addition"}),
         ]
     place = layer.place.of_addition(name)
     return [adapter_layer._replace(place=place) for adapter_layer in added]

@@ -182,7 +182,7 @@ def faster_than_bound_note(prediction: Prediction) -> str:
 
 def _kernels_faster_than_bound(prediction: Prediction) -> str:
     """Return the reasons why kernels of an engine are faster than their bounds."""
-    reasons, others = [], []
+    reasons, other_names = [], []
     for row in prediction.rows():
         if row["time_s"] >= row["bound_s"]:
             continue
@@ -192,7 +192,7 @@ def _kernels_faster_than_bound(prediction: Prediction) -> str:
                 "measured servers tokens of real text chose fewer experts than the random ones of the bound"
             )
         else:
-            others.append(row["name"])
-    if others:
-        reasons.append(f"{', '.join(others)}: in the measured servers kernels overlapped those before them")
+            other_names.append(row["name"])
+    if other_names:
+        reasons.append(f"{', '.join(other_names)}: in the measured servers kernels overlapped those before them")
     return "; ".join(reasons)

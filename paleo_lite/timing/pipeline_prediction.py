@@ -62,25 +62,29 @@ class PartPrediction(NamedTuple):
     @property
     def activity(self) -> Activity:
         """What one device does in all runs; while others are waited for, it exchanges data."""
-        alone = self.prediction.activity
+        activity = self.prediction.activity
         if self.split_s is not None:
             divided_s = min(self.prediction.time_s / self.devices, self.split_s)
-            alone = alone.in_larger_step(self.prediction.time_s, self.split_s, exchanging_s=self.split_s - divided_s)
-        return alone.times(self.runs)
+            activity = activity.in_larger_step(
+                self.prediction.time_s, self.split_s, exchanging_s=self.split_s - divided_s
+            )
+        return activity.times(self.runs)
 
     def kinds_j(self, power: Power, energy_j: float) -> dict[str, float]:
         """Return the joules of one device by kind of layer, and the rest of `energy_j` as ``overhead``.
 
         The time in which no layer is computed shares the energy by what the device would draw without a limit.
         """
-        alone = self.prediction
-        assert alone.energy_j is not None
-        computing_s = self.runs * alone.time_s / self.devices
+        prediction = self.prediction
+        assert prediction.energy_j is not None
+        computing_s = self.runs * prediction.time_s / self.devices
         rest_s = max(self.time_s - computing_s, 0.0)
-        computing_j = float(power.demand_w(alone.shares)) * computing_s
+        computing_j = float(power.demand_w(prediction.shares)) * computing_s
         rest_j = float(power.demand_w(Shares(links=self.activity.links_s / max(rest_s, 1e-30)))) * rest_s
         layers_j = energy_j * computing_j / (computing_j + rest_j)
-        joules = {kind: layers_j * entry["energy_j"] / alone.energy_j for kind, entry in alone.by_kind().items()}
+        joules = {
+            kind: layers_j * entry["energy_j"] / prediction.energy_j for kind, entry in prediction.by_kind().items()
+        }
         return {**joules, OVERHEAD: energy_j - sum(joules.values())}
 
     def kinds_s(self) -> dict[str, float]:

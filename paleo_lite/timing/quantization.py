@@ -234,9 +234,9 @@ def read_stored_weights(
             continue
         if not fixed[read, inference, index]:  # a layer without a counting rule
             continue
-        matrix, others = prod(layer.weights[0]), sum(prod(shape) for shape in layer.weights[1:])
+        matrix, other_numbers = prod(layer.weights[0]), sum(prod(shape) for shape in layer.weights[1:])
         size *= 1.0 if batch_size is None else _read_fraction(layer, batch_size)
-        change = matrix * (size - element_size) + others * (wide_size - element_size)
+        change = matrix * (size - element_size) + other_numbers * (wide_size - element_size)
         fixed[read, inference, index] += round(change)
     return msgspec.structs.replace(
         work, fixed=fixed, per_sample=per_sample, wide=_find_wide_products(layers, chosen, work.precision)

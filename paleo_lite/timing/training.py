@@ -298,12 +298,12 @@ def tensor_core_notes(
     """Return the notes about layers that tensor cores do not take in mixed precision; the mask is by layer."""
     macs = work.column("macs", "forward").sum(axis=0)
     total = int(macs.sum())
-    others = [layer.name for layer, taken, number in zip(layers, on_tensor_cores, macs) if number and not taken]
-    if not total or not others:
+    other_names = [layer.name for layer, taken, number in zip(layers, on_tensor_cores, macs) if number and not taken]
+    if not total or not other_names:
         return ["mixed precision: every product takes the tensor cores"]
-    names = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    names = ", ".join(other_names[:3]) + (", ..." if len(other_names) > 3 else "")
     note = f"mixed precision: {float(macs[on_tensor_cores].sum()) / total:.1%} of the products take the tensor cores"
-    note += f", {len(others)} layers do not (sizes that are not multiples of {TENSOR_MULTIPLE}: {names})"
+    note += f", {len(other_names)} layers do not (sizes that are not multiples of {TENSOR_MULTIPLE}: {names})"
     if model.label:  # the measurements that it was fitted to included such layers
         note += "; the calibration includes their cost"
     return [note]
