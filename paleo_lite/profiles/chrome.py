@@ -141,10 +141,10 @@ class ChromeTrace:
         their FLOPs follow from the counters where possible (see `ncu`).
         """
         with tempfile.TemporaryFile() as spool:
-            wanted = columns is None or "layer" in columns
+            needs_layer = columns is None or "layer" in columns
             rows = _Rows(
-                linked=wanted or not set(_LINKED).isdisjoint(columns or ()),
-                placed=wanted,
+                linked=needs_layer or not set(_LINKED).isdisjoint(columns or ()),
+                placed=needs_layer,
                 launched=columns is None or "launched" in columns,
             )
             try:
@@ -412,9 +412,9 @@ class _Rows:
     def _record_launches(
         self, events: list[Event], kind: NDArray[np.int8], start_ns: Integers, ids: dict[str, Integers]
     ) -> None:
-        both = (ids["external"] >= 0) & (ids["correlation"] >= 0) & (kind != _CPU)
-        self._with_both += int(both.sum())
-        self._alike += int((both & (ids["external"] == ids["correlation"])).sum())
+        has_both = (ids["external"] >= 0) & (ids["correlation"] >= 0) & (kind != _CPU)
+        self._with_both += int(has_both.sum())
+        self._alike += int((has_both & (ids["external"] == ids["correlation"])).sum())
         calls = np.flatnonzero((kind == _API) & (ids["correlation"] >= 0))
         record = np.empty(len(calls), LAUNCH)
         record["correlation"], record["start"] = ids["correlation"][calls], start_ns[calls]

@@ -111,8 +111,8 @@ def decode_events(text: bytes) -> Decoded:
         events = _EVENTS.decode(text)
     except (msgspec.ValidationError, UnicodeDecodeError):
         return _decode_one_by_one(text)
-    wanted = [event for event in events if event.cat in CATEGORIES and event.ph == "X"]  # fast path for most events
-    return Decoded([event for event in wanted if event.cat not in _PARTLY or _wanted(event)], len(events))
+    selected = [event for event in events if event.cat in CATEGORIES and event.ph == "X"]  # fast path for most events
+    return Decoded([event for event in selected if event.cat not in _PARTLY or _wanted(event)], len(events))
 
 
 def _wanted(event: Event | _Kind) -> bool:
@@ -125,7 +125,7 @@ def _wanted(event: Event | _Kind) -> bool:
 
 def _decode_one_by_one(text: bytes) -> Decoded:
     raws = _RAW.decode(text)
-    wanted: list[Event] = []
+    selected: list[Event] = []
     for index, raw in enumerate(raws):
         try:
             event = msgspec.json.decode(raw, type=Event)
@@ -133,13 +133,13 @@ def _decode_one_by_one(text: bytes) -> Decoded:
             try:
                 kind = msgspec.json.decode(raw, type=_Kind)
             except (msgspec.ValidationError, UnicodeDecodeError):
-                return Decoded(wanted, len(raws), (index, f"no event ({error})"))
+                return Decoded(selected, len(raws), (index, f"no event ({error})"))
             if _wanted(kind):
-                return Decoded(wanted, len(raws), (index, f"an event with a field that cannot be read ({error})"))
+                return Decoded(selected, len(raws), (index, f"an event with a field that cannot be read ({error})"))
             continue
         if _wanted(event):
-            wanted.append(event)
-    return Decoded(wanted, len(raws))
+            selected.append(event)
+    return Decoded(selected, len(raws))
 
 
 def counters_of(text: bytes) -> list[dict[str, float]]:
@@ -158,8 +158,8 @@ def counters_of(text: bytes) -> list[dict[str, float]]:
 def bad_event(path: Path, piece: Elements[Decoded], position: int, problem: str) -> BadProfile:
     """Return the error for the decoded event at a position of a piece."""
     kinds = (msgspec.json.decode(raw, type=_Kind) for raw in _RAW.decode(piece.text))
-    wanted = [index for index, kind in enumerate(kinds) if _wanted(kind)]
-    return bad_element(path, piece, wanted[position], problem)
+    selected_indices = [index for index, kind in enumerate(kinds) if _wanted(kind)]
+    return bad_element(path, piece, selected_indices[position], problem)
 
 
 def bad_element(path: Path, piece: Elements[Decoded], index: int, problem: str) -> BadProfile:
@@ -186,8 +186,8 @@ def times_ns(path: Path, piece: Elements[Decoded]) -> tuple[Integers, NDArray[np
         if kinds == {int} or np.all(np.abs(start_us) < _EXACT_BELOW):
             bad = ~(np.abs(start_us) < LATEST_US) | ~(duration_us >= 0) | ~(duration_us < LATEST_US)
             if not bad.any():
-                whole = np.floor(start_us)
-                start_ns = whole.astype(np.int64) * 1000 + np.rint((start_us - whole) * 1000).astype(np.int64)
+                whole_us = np.floor(start_us)
+                start_ns = whole_us.astype(np.int64) * 1000 + np.rint((start_us - whole_us) * 1000).astype(np.int64)
                 return start_ns, np.round(duration_us * 1000, 3)
     return _exact_times(path, piece)
 

@@ -340,6 +340,6 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def set_decompression_limit(most: float) -> None:
+def set_decompression_limit(max_bytes: float) -> None:
     """Set the maximum of decompressed bytes, for this process and processes started later."""
-    os.environ[VARIABLE] = str(int(most))
+    os.environ[VARIABLE] = str(int(max_bytes))

@@ -165,13 +165,13 @@ class JsonArray(Generic[T]):
 
     def _elements(self, file: BinaryIO) -> Iterator[Elements[T]]:
         """Yield the elements from the start of the buffer up to the bracket that closes the array."""
-        wanted = PIECE
+        fill_bytes = PIECE
         while True:
-            self._fill(file, wanted)
+            self._fill(file, fill_bytes)
             piece = self._guess()
             if piece is not None:
                 yield piece
-                wanted = PIECE
+                fill_bytes = PIECE
                 continue
             comma, end = last_comma_and_end(self._buffer)
             if end is not None:
@@ -179,19 +179,19 @@ class JsonArray(Generic[T]):
                 return
             if comma is not None:
                 yield self._take(comma, comma + 1)
-                wanted = PIECE
+                fill_bytes = PIECE
                 continue
             if self._ended:
                 end = self._offset + len(self._buffer)
                 raise self._bad(0, f"the file ends at byte {end} inside the element: {CUT_OFF}")
             if len(self._buffer) >= ELEMENT_LIMIT:
                 raise self._bad(0, f"an element is larger than {ELEMENT_LIMIT // 2**20} MiB")
-            wanted = 2 * len(self._buffer)
+            fill_bytes = 2 * len(self._buffer)
 
     def _find_array(self, file: BinaryIO) -> bytes:
-        wanted = PIECE
+        fill_bytes = PIECE
         while True:
-            self._fill(file, wanted)
+            self._fill(file, fill_bytes)
             start = array_start(self._buffer, self.key.encode())
             if start is not None:
                 break
@@ -199,7 +199,7 @@ class JsonArray(Generic[T]):
                 raise self._bad(len(self._buffer), f"the file ends and no array {self.key!r} has begun")
             if len(self._buffer) >= ELEMENT_LIMIT:
                 raise self._bad(0, f"no array {self.key!r} in the first {ELEMENT_LIMIT // 2**20} MiB")
-            wanted = 2 * len(self._buffer)
+            fill_bytes = 2 * len(self._buffer)
         head = self._buffer[:start]
         self._drop(start)
         return head.removeprefix(_BOM)

@@ -135,8 +135,8 @@ def normalise(raw: str) -> str:
         return "::".join(_mangled_parts(text)) or text
     copy = _COPY.fullmatch(text) if text[:1] in "[cCmM" else None
     if copy:
-        way = (copy[2] or "").replace("Host", "H").replace("Device", "D").replace("Peer", "P").replace("-", "")
-        return f"{copy[1].lower()} {way}".rstrip()
+        direction = (copy[2] or "").replace("Host", "H").replace("Device", "D").replace("Peer", "P").replace("-", "")
+        return f"{copy[1].lower()} {direction}".rstrip()
     if [word for word in _UNNAMED if word in text]:
         text = _ANONYMOUS.sub("", text)
     text = text.removeprefix("void ")

@@ -169,8 +169,8 @@ def _table(path: Path) -> CsvTable:
     probe = CsvTable(path, _HEADING, units=False, fewest=_FEWEST)
     next(probe.rows(), None)
     is_long = "Metric Name" in probe.names
-    needed = ("Kernel Name", "Metric Value", "Metric Unit") if is_long else ("Kernel Name",)
-    lacking = [name for name in needed if name not in probe.names]
+    required = ("Kernel Name", "Metric Value", "Metric Unit") if is_long else ("Kernel Name",)
+    lacking = [name for name in required if name not in probe.names]
     if lacking:
         raise BadProfile(
             f"{path}: the heading of Nsight Compute lacks {' and '.join(lacking)}, which `ncu --csv` prints: a table "
@@ -191,8 +191,8 @@ def _add(values: dict[str, float], path: Path, number: int, name: str, text: str
         return
     least = 0 if is_time or name.endswith(".sum") else -(2**63)  # sums of counters are not negative
     if not least <= value < 2**63 or (is_time and unit not in _TIME_NS):
-        wanted = f"a {'duration' if is_time else 'number'} from {'0' if least == 0 else '-2^63'} to 2^63"
-        raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)} {quoted(unit)}, expected {wanted}")
+        expected = f"a {'duration' if is_time else 'number'} from {'0' if least == 0 else '-2^63'} to 2^63"
+        raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)} {quoted(unit)}, expected {expected}")
     if name:
         values.setdefault(name[:200], value)
 

@@ -72,8 +72,10 @@ class NsysSqlite:
     def recognises(self, path: Path, head: bytes) -> bool:
         """Return True for SQLite files other than nvprof's and rocprofv3's; `batches` checks for the tables."""
         tables = recognised_tables(path, head)
-        others = () if tables is None else ("StringTable", *(name for name in tables if name.startswith("rocpd_")))
-        return tables is not None and ("StringIds" in tables or not tables.keys() & {*others})
+        foreign_tables = (
+            () if tables is None else ("StringTable", *(name for name in tables if name.startswith("rocpd_")))
+        )
+        return tables is not None and ("StringIds" in tables or not tables.keys() & {*foreign_tables})
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield kernels, copies, fills, runtime calls and NVTX ranges, table by table, 16,384 rows at a time.
@@ -86,9 +88,9 @@ class NsysSqlite:
             if "StringIds" in tables and not {"id", "value"} <= {*tables["StringIds"]}:
                 raise BadProfile(f"{path}: StringIds has no stored columns 'id' and 'value'")
             if not present or "StringIds" not in tables:
-                wanted = ", ".join(TABLES)
+                table_names = ", ".join(TABLES)
                 raise BadProfile(
-                    f"{path}: SQLite without the tables of Nsight Systems: looked for StringIds and {wanted}"
+                    f"{path}: SQLite without the tables of Nsight Systems: looked for StringIds and {table_names}"
                 )
             reader = _NsysReader(path, connection, tables)
             linked = columns is None or not set(_LINKED).isdisjoint(columns)
@@ -109,9 +111,9 @@ class _NsysReader:
     def chunks(self, table: str) -> Iterator[tuple[list[int], dict[str, list[Any]]]]:
         """Yield row ids and columns; ids of names are replaced by names, missing columns are None."""
         has = self.tables[table]
-        for needed in ("start", "end", *({"CUPTI_ACTIVITY_KIND_RUNTIME": ["nameId"]}.get(table, []))):
-            if needed not in has:
-                raise BadProfile(f"{self.path}: {table} has no column {needed!r}")
+        for required in ("start", "end", *({"CUPTI_ACTIVITY_KIND_RUNTIME": ["nameId"]}.get(table, []))):
+            if required not in has:
+                raise BadProfile(f"{self.path}: {table} has no column {required!r}")
         selected = [f't."{name}"' if name in has else "NULL" for name in _COLUMNS]
         number = next((f't."{name}"' for name in _NAMES if name in has), "NULL")
         where = f"WHERE t.eventType IN {_NVTX_KINDS}" if "eventType" in has else ""
@@ -241,8 +243,8 @@ class _NsysReader:
         for row, start, end in zip(row_ids, rows["start"], rows["end"]):
             unfinished = end is None and table == "NVTX_EVENTS"
             is_time = isinstance(start, int) and abs(start) <= LATEST_NS
-            whole = isinstance(end, int) and is_time and 0 <= end - start < _LONGEST_NS
-            if not is_time or not (unfinished or whole):
+            is_complete = isinstance(end, int) and is_time and 0 <= end - start < _LONGEST_NS
+            if not is_time or not (unfinished or is_complete):
                 raise BadProfile(
                     f"{self.path}: {table} row {row}: begins at {_describe_value(start)} "
                     f"and ends at {_describe_value(end)}"

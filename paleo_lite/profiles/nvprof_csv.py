@@ -182,9 +182,9 @@ def _trace_batch(
     columns: tuple[str, ...] | None,
 ) -> pa.RecordBatch:
     """Convert rows of a trace to a batch; `numbers` are their line numbers."""
-    for needed in ("Start", "Duration", "Name"):
-        if needed not in names:
-            raise BadProfile(f"{path}: no column {needed!r} in the heading {quoted(','.join(names), 200)}")
+    for required in ("Start", "Duration", "Name"):
+        if required not in names:
+            raise BadProfile(f"{path}: no column {required!r} in the heading {quoted(','.join(names), 200)}")
     values = {name: pa.array([row[index] for row in rows], pa.string()) for index, name in enumerate(names)}
     unit = dict(zip(names, units))
 

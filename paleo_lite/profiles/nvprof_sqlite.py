@@ -61,13 +61,13 @@ class NvprofSqlite:
 
         Raise BadProfile if the file is cut or corrupted, lacks the tables, or an activity ends before it begins.
         """
-        most = path.stat().st_size if path.exists() else 0
+        file_bytes = path.stat().st_size if path.exists() else 0
         with open_readonly(path) as connection:
             tables = tables_of(connection)
             kinds = [kind for kind in _READ if _PREFIX + kind in tables]
             if not kinds or "StringTable" not in tables:
                 raise BadProfile(f"{path}: SQLite without the tables of nvprof ({_PREFIX}..., StringTable)")
-            reader = _NvprofReader(path, connection, most)
+            reader = _NvprofReader(path, connection, file_bytes)
             for kind in kinds:
                 rows = reader.markers() if kind == "MARKER" else reader.activities(kind, tables[_PREFIX + kind])
                 for batch in _grouped(rows):
@@ -81,12 +81,12 @@ class _NvprofReader:
 
     def activities(self, kind: str, columns: list[str]) -> Iterator[dict[str, Any]]:
         """Yield the rows of a table with the columns that this version has."""
-        for needed in ("start", "end"):
-            if needed not in columns:
-                raise BadProfile(f"{self.path}: {_PREFIX}{kind} has no column {needed!r}")
-        wanted = [name for name in _COLUMNS if name in columns]
-        for values in self._select(kind, wanted):
-            row = dict(zip(wanted, values))
+        for required in ("start", "end"):
+            if required not in columns:
+                raise BadProfile(f"{self.path}: {_PREFIX}{kind} has no column {required!r}")
+        present = [name for name in _COLUMNS if name in columns]
+        for values in self._select(kind, present):
+            row = dict(zip(present, values))
             begin, end = row["start"], row["end"]
             if begin == end == 0:
                 row["start"] = row["end"] = None

@@ -68,14 +68,14 @@ class PyprofParquet:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, 262,144 at a time; memory holds one row group of the selected columns."""
         with open_parquet(path) as file:
-            wanted = _wanted(path, file.schema_arrow.names, columns)
-        texts = [wanted[column] for column in TEXT if column in wanted]
+            column_names = _wanted(path, file.schema_arrow.names, columns)
+        texts = [column_names[column] for column in TEXT if column in column_names]
         row = 0
         with open_parquet(path, texts) as file:
             # Threads would compete with the processes that read other files.
-            pieces = file.iter_batches(_ROWS, columns=list(wanted.values()), use_threads=False)
+            pieces = file.iter_batches(_ROWS, columns=list(column_names.values()), use_threads=False)
             for piece in _guarded(path, pieces):
-                yield _tidy(path, row, piece, wanted, columns)
+                yield _tidy(path, row, piece, column_names, columns)
                 row += piece.num_rows
 
 
@@ -101,10 +101,10 @@ class PyprofCsv:
             with pa.PythonFile(open_decompressed(path), mode="r") as raw:
                 read = pa_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
                 reader = pa_csv.open_csv(raw, read_options=read, convert_options=convert)
-                wanted = _wanted(path, reader.schema.names, columns)
+                column_names = _wanted(path, reader.schema.names, columns)
                 row = 0
                 for piece in _guarded(path, reader):
-                    yield _tidy(path, row, piece, wanted, columns)
+                    yield _tidy(path, row, piece, column_names, columns)
                     row += piece.num_rows
         except PROBLEMS as error:
             raise BadProfile(f"{path}: cannot be read as a pyprof CSV ({first_line(error)})") from None
@@ -165,13 +165,13 @@ def _wanted(path: Path, names: Sequence[str], columns: tuple[str, ...] | None) -
 
 
 def _tidy(
-    path: Path, row: int, piece: pa.RecordBatch, wanted: dict[str, str], columns: tuple[str, ...] | None
+    path: Path, row: int, piece: pa.RecordBatch, column_names: dict[str, str], columns: tuple[str, ...] | None
 ) -> pa.RecordBatch:
     """Convert a batch of pyprof's columns to `SCHEMA`; `row` is the number of rows before it."""
     table: dict[str, Any] = {}
     measured: dict[str, NDArray[np.float64]] = {}
     try:
-        for ours, theirs in wanted.items():
+        for ours, theirs in column_names.items():
             values = piece.column(theirs)
             if ours == "tensor_core":
                 table[ours] = _truth(_text(values))

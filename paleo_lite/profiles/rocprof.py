@@ -161,7 +161,9 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     items = [whole(f"Grid_Size_{axis}") for axis in "XYZ"]
     if all(groups) and all(items):
         row["block"] = ",".join(map(str, groups))
-        row["grid"] = ",".join(str(-(-many // size)) for many, size in zip(items, groups) if many and size)
+        row["grid"] = ",".join(
+            str(-(-work_items // size)) for work_items, size in zip(items, groups) if work_items and size
+        )
     return row | {
         "category": gpu_category(name),
         "kernel": name,
@@ -211,23 +213,23 @@ _OF_DATABASE = ("category", "kernel", "start_ns", "duration_ns", "calls", "bytes
 
 
 def _activities(path: Path, connection: sqlite3.Connection, tables: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
-    most = path.stat().st_size  # no table has more rows than the file has bytes
+    file_bytes = path.stat().st_size  # no table has more rows than the file has bytes
     for table in sorted(tables):
         base = next((base for base in (_KERNELS, _COPIES) if table.startswith(base)), None)
         if base is None:
             continue
         suffix = table.removeprefix(base)
-        for needed in (base, *list(_NEEDED)[2:]):
-            lacking = {*_NEEDED[needed]} - {*tables.get(needed + suffix, [])}
+        for required_base in (base, *list(_NEEDED)[2:]):
+            lacking = {*_NEEDED[required_base]} - {*tables.get(required_base + suffix, [])}
             if lacking:
-                raise BadProfile(f"{path}: {needed + suffix} has no column {min(lacking)!r}")
+                raise BadProfile(f"{path}: {required_base + suffix} has no column {min(lacking)!r}")
         lookup = _Lookup(path, connection, suffix)
         selected = ", ".join(f'"{name}"' for name in _NEEDED[base])
         for count, row in enumerate(connection.execute(f'SELECT {selected} FROM "{table}"'), 1):
             start, end, agent, queue, name, *sizes = row
             spans = isinstance(start, int) and isinstance(end, int) and 0 <= end - start < LONGEST_NS
             spans = spans and abs(start) <= LATEST_NS
-            if not spans or count > most:
+            if not spans or count > file_bytes:
                 raise BadProfile(f"{path}: {table}: begins at {start!r:.40} and ends at {end!r:.40}")
             fields = _kernel(lookup, name, sizes) if base == _KERNELS else _copy(lookup, name, sizes)
             number = lookup.find("rocpd_info_agent", agent)

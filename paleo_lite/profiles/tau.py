@@ -70,7 +70,7 @@ class TauParquet:
             return False
         with open_parquet(path) as file:
             names = set(file.schema_arrow.names)
-        return "function" in names and any(set(needed[:2]) <= names for needed in (_INTERVAL, _ATOMIC))
+        return "function" in names and any(set(required[:2]) <= names for required in (_INTERVAL, _ATOMIC))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, 65,536 at a time; memory holds one row group of the selected columns.
@@ -82,15 +82,15 @@ class TauParquet:
             words = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
         with open_parquet(path, words) as file:
             names = file.schema_arrow.names
-            needed = _INTERVAL if "inc_time" in names else _ATOMIC
-            missing = [name for name in ("function", *needed) if name not in names]
+            required = _INTERVAL if "inc_time" in names else _ATOMIC
+            missing = [name for name in ("function", *required) if name not in names]
             if missing:
                 raise BadProfile(f"{path}: no column {missing[0]!r}: it has {', '.join(names) or 'none'}")
-            readable = ("function", *needed, "gpu", "thread", *_CONFIGURATION)
-            wanted = [name for name in names if name in readable]
+            readable = ("function", *required, "gpu", "thread", *_CONFIGURATION)
+            read_columns = [name for name in names if name in readable]
             row = 0
             try:
-                for piece in file.iter_batches(_ROWS, columns=wanted, use_threads=False):
+                for piece in file.iter_batches(_ROWS, columns=read_columns, use_threads=False):
                     yield _with_configuration(piece, _tidy(path, row, piece, columns))
                     row += piece.num_rows
             except PROBLEMS as error:

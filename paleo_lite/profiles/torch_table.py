@@ -84,8 +84,8 @@ class TorchTable:
         if times.listed_ns and left_ns > _ROUNDING * times.total_ns:
             rows.append({"category": "kernel", "kernel": LEFT_OUT, "duration_ns": left_ns, "calls": 0})
         metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
-        wanted = ("category", "kernel", "op", "duration_ns", "calls", "flops", "params", *metrics)
-        yield from batches_of(rows, wanted, columns)
+        present_columns = ("category", "kernel", "op", "duration_ns", "calls", "flops", "params", *metrics)
+        yield from batches_of(rows, present_columns, columns)
 
     def doubts(self, path: Path) -> list[str]:
         """Return what contradicts itself in a table."""
