@@ -258,9 +258,9 @@ def covered_ns(*event_arrays: NDArray[Any]) -> int:
 def _encode(rows: pa.RecordBatch, column: str, code_of: dict[str, int]) -> NDArray[np.int64]:
     """Return the code of each row's text, -1 where it is null; new texts are added to `code_of`."""
     indices, texts = values_of(rows, column)
-    used = np.unique(indices[indices > 0])
+    occurring = np.unique(indices[indices > 0])
     code_of_index = np.full(len(texts), -1)
-    for index in used.tolist():
+    for index in occurring.tolist():
         code_of_index[index] = code_of.setdefault(texts[index] or "", len(code_of))
     return code_of_index[indices]
 

@@ -165,12 +165,12 @@ def _analyse_files(
     """Analyse each file; with the notebook method and durations, a file without a duration is an error."""
     task = partial(analyse_file, reading=reading)
     analysis_of: dict[Path, FileAnalysis] = {}
-    for done, (path, result) in enumerate(run_tasks(files, task, jobs, scheduler, failed_analysis), 1):
+    for completed, (path, result) in enumerate(run_tasks(files, task, jobs, scheduler, failed_analysis), 1):
         analysis = _require_duration(result, reading.durations)
         if analysis.error and not reading.keep_going:
             raise BadProfile(analysis.error)
         analysis_of[path] = analysis
-        report_progress(done, len(files))
+        report_progress(completed, len(files))
     return [analysis_of[path] if path in analysis_of else analysis_of[path.absolute()] for path in files]
 
 

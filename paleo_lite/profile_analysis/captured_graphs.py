@@ -358,8 +358,8 @@ def match_nodes(captured: Sequence[GraphNode], replayed: Sequence[GraphNode]) ->
     """
     names_known = all(node.name is not None for node in captured if node.kind == "kernel")
     if not names_known:
-        same = [node.kind for node in captured] == [node.kind for node in replayed]
-        return ("exact", list(range(len(captured)))) if same else None
+        has_equal_kinds = [node.kind for node in captured] == [node.kind for node in replayed]
+        return ("exact", list(range(len(captured)))) if has_equal_kinds else None
     if list(captured) == list(replayed):
         return "exact", list(range(len(captured)))
     launches = []

@@ -106,8 +106,8 @@ class DeviceTime(msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values of a row of `Efficiency`, with the keys `TIME_KEYS`."""
-        others = {name: getattr(self, name) for name in _OTHER_KEYS}
-        return {**msgspec.to_builtins(self.breakdown), **msgspec.to_builtins(others)}
+        other_figures = {name: getattr(self, name) for name in _OTHER_KEYS}
+        return {**msgspec.to_builtins(self.breakdown), **msgspec.to_builtins(other_figures)}
 
 
 _OTHER_KEYS = ("step_s", "collectives", "launching", "critical_path")

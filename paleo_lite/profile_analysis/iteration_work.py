@@ -86,7 +86,7 @@ def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: in
     counted: dict[tuple[int, int, Any], CountedOperation] = {}
     sample = []
     fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution", "layer")
-    seen: set[int] = set()
+    executions: set[int] = set()
     entries = zip(*(runs.table[name][chosen].tolist() for name in fields))
     for entry, part, number, after in zip(entries, parts, numbers, inferred_shapes):
         rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution, layer = entry
@@ -94,10 +94,10 @@ def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: in
         by_rule = counted.get(key)
         if by_rule is None:
             by_rule = counted[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
-        if execution in seen and by_rule.flops is not None:  # a later run of an execution that is already counted
+        if execution in executions and by_rule.flops is not None:  # a later run of an execution that is already counted
             by_rule = CountedOperation(0.0, None if by_rule.bytes is None else 0.0)
         elif execution >= 0:
-            seen.add(execution)
+            executions.add(execution)
         profiler, cost = UNKNOWN, by_rule
         if flops_rows or bytes_rows:
             profiler = CountedOperation(flops if flops_rows else None, moved if bytes_rows else None)
@@ -134,20 +134,20 @@ def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, 
             compute_ns += run.duration_ns
             if cost.precision is not None:
                 in_precision[cost.precision] = in_precision.get(cost.precision, 0.0) + cost.flops
-    most = max(in_precision, key=lambda name: in_precision[name], default="")
-    is_most = most and in_precision[most] >= _MOSTLY * sum(in_precision.values())
+    main_precision = max(in_precision, key=lambda name: in_precision[name], default="")
+    is_dominant = main_precision and in_precision[main_precision] >= _MOSTLY * sum(in_precision.values())
     longest = sorted(missing.items(), key=lambda item: -item[1])
-    whole = total_ns or 1.0  # avoids a division by zero
-    return compute_ns / whole, {
+    divisor_ns = total_ns or 1.0  # avoids a division by zero
+    return compute_ns / divisor_ns, {
         "flops": known_sum(run.cost.flops for run in sample) or None,  # 0 means that only copies were counted
         "bytes": known_sum(run.cost.bytes for run in sample),
-        "flops_covered": flops_ns / whole,
-        "bytes_covered": bytes_ns / whole,
+        "flops_covered": flops_ns / divisor_ns,
+        "bytes_covered": bytes_ns / divisor_ns,
         "profiler_flops": known_sum(run.profiler.flops for run in sample),
         "profiler_bytes": known_sum(run.profiler.bytes for run in sample),
-        "precision": most if is_most else None,
-        "operators": _operators(sample, whole, by),
-        "missing": [UncountedOperation(name, time_ns * 1e-9, time_ns / whole) for name, time_ns in longest],
+        "precision": main_precision if is_dominant else None,
+        "operators": _operators(sample, divisor_ns, by),
+        "missing": [UncountedOperation(name, time_ns * 1e-9, time_ns / divisor_ns) for name, time_ns in longest],
     }
 
 
@@ -186,8 +186,8 @@ def name_with_shapes(op: str, params: str | None) -> str:
         return op
     shapes = ["x".join(map(str, shape)) or "scalar" for shape in call.tensors]
     types = dict.fromkeys(FLOAT_PRECISIONS[kind] for kind in call.types if kind in FLOAT_PRECISIONS)
-    more = [f"and {len(shapes) - _SHAPES} more"] if len(shapes) > _SHAPES else []
-    return " ".join([op, *shapes[:_SHAPES], *more, *types])
+    omitted = [f"and {len(shapes) - _SHAPES} more"] if len(shapes) > _SHAPES else []
+    return " ".join([op, *shapes[:_SHAPES], *omitted, *types])
 
 
 def _by_kernels(run: CountedRun) -> str:

@@ -145,8 +145,8 @@ def identify_device(profile: Profile, files: Iterable[str | Path] = ()) -> Devic
     gpus = recorded_gpus(profile)
     if not gpus:
         return None
-    candidates, *others = (candidate_devices(gpu, files) for gpu in gpus)
-    if any(other != candidates for other in others):
+    candidates, *other_candidates = (candidate_devices(gpu, files) for gpu in gpus)
+    if any(other != candidates for other in other_candidates):
         return None
     rates = {_rates(device) for device in candidates}
     return candidates[0] if len(rates) == 1 else None

@@ -270,10 +270,10 @@ def _join_split_runs(runs: Runs) -> Runs:
         starts = np.cumsum(counts) - counts
         spans = spans[np.concatenate([np.arange(starts[i], starts[i] + counts[i]) for i in order])]
     table = {name: column[order] for name, column in runs.table.items()}
-    alone = np.array([signature.params is None for signature in runs.signatures])[table["signature"][1:]]
+    has_no_shapes = np.array([signature.params is None for signature in runs.signatures])[table["signature"][1:]]
     begins = np.ones(len(order), bool)
-    same = [table[name][1:] == table[name][:-1] for name in ("signature", "execution", "step")]
-    begins[1:] = alone | ~np.logical_and.reduce(same)  # the thread is part of the signature
+    is_unchanged = [table[name][1:] == table[name][:-1] for name in ("signature", "execution", "step")]
+    begins[1:] = has_no_shapes | ~np.logical_and.reduce(is_unchanged)  # the thread is part of the signature
     mixes = dict(runs.mixes)
     if not begins.all():
         first = np.flatnonzero(begins)
@@ -282,10 +282,10 @@ def _join_split_runs(runs: Runs) -> Runs:
         joined = {name: column[first] for name, column in table.items()} | {"last": table["last"][stops - 1]}
         joined |= {name: np.add.reduceat(table[name], first) for name in summed}
         for run in np.flatnonzero(stops - first > 1):
-            whole: Counter[str] = Counter()
+            joined_mix: Counter[str] = Counter()
             for mix in table["mix"][first[run] : stops[run]].tolist():
-                whole.update(mixes[mix])
-            mixes[int(joined["mix"][run])] = whole
+                joined_mix.update(mixes[mix])
+            mixes[int(joined["mix"][run])] = joined_mix
         table = joined
     return msgspec.structs.replace(runs, table=table, mixes=mixes, spans_ns=spans)
 
@@ -302,17 +302,19 @@ def split_at_iterations(runs: Runs, starts: NDArray[np.int64]) -> Runs:
     pieces = inside + 1
     divided = {name: np.repeat(column, pieces) for name, column in table.items()}
     piece = np.arange(len(divided["row"])) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    many = np.repeat(pieces, pieces)
+    piece_count = np.repeat(pieces, pieces)
     length = divided["last"] - divided["row"]
-    divided["row"][:] += length * piece // np.maximum(many - 1, 1)
+    divided["row"][:] += length * piece // np.maximum(piece_count - 1, 1)
     for name in ("rows", "flops_rows", "bytes_rows"):
-        whole = divided[name].copy()
-        divided[name][:] = whole * (piece + 1) // many - whole * piece // many  # they add up
+        undivided = divided[name].copy()
+        divided[name][:] = undivided * (piece + 1) // piece_count - undivided * piece // piece_count  # they add up
     for name in ("duration_ns", "flops", "bytes"):
-        divided[name][:] /= many
+        divided[name][:] /= piece_count
     mixes = dict(runs.mixes)
-    for run in np.flatnonzero(many > 1):
-        share = {name: -(-count // int(many[run])) for name, count in runs.mixes[int(divided["mix"][run])].items()}
+    for run in np.flatnonzero(piece_count > 1):
+        share = {
+            name: -(-count // int(piece_count[run])) for name, count in runs.mixes[int(divided["mix"][run])].items()
+        }
         mix = sum(count * _name_hash(name) for name, count in share.items()) % 2**64
         mixes[mix] = share
         divided["mix"][run] = mix

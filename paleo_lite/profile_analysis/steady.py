@@ -169,14 +169,14 @@ def _judge(runs: Runs, loop: Iterations, chosen: NDArray[np.bool_]) -> _Judged:
     backwards = most_frequent(mixes[:, _BACKWARD], ran[:, _BACKWARD] & chosen, times)
     labelled = bool(is_backward.any())
     if labelled:
-        whole = chosen
+        complete = chosen
         if (forwards & backwards).any():
-            whole = forwards & backwards
+            complete = forwards & backwards
         elif forwards.any() or backwards.any():
-            whole = forwards if forwards.any() else backwards
+            complete = forwards if forwards.any() else backwards
     else:
-        whole = most_frequent(mixes.sum(axis=1, dtype=np.uint64), chosen, times)
-    return _Judged(part, labelled, ran, times_ns, chosen, forwards, backwards, whole)
+        complete = most_frequent(mixes.sum(axis=1, dtype=np.uint64), chosen, times)
+    return _Judged(part, labelled, ran, times_ns, chosen, forwards, backwards, complete)
 
 
 def _parts(
@@ -266,11 +266,11 @@ def _median_s(among: NDArray[np.bool_], times_ns: NDArray[np.float64]) -> float 
     return float(np.median(times_ns[among])) * 1e-9 if among.any() else None
 
 
-def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], whole: NDArray[np.bool_]) -> float:
+def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], selected: NDArray[np.bool_]) -> float:
     """Return the median busy time (union of intervals) of iterations; `number` is the iteration of each row."""
     busy = []
     for iteration, rows in positions_by_value(number):
-        if iteration >= 0 and whole[iteration]:
+        if iteration >= 0 and selected[iteration]:
             starts, ends = merge_intervals(*spans_ns[rows].T)
             busy.append(int((ends - starts).sum()))
     return float(np.median(busy)) * 1e-9

@@ -103,7 +103,7 @@ class KernelTotals:
         duration = np.nan_to_num(duration)
         calls = float_column(batch, "calls")
         has_flops, has_bytes = ~np.isnan(flops), ~np.isnan(moved)
-        both = has_flops & has_bytes
+        has_both = has_flops & has_bytes
         flops, moved = np.nan_to_num(flops), np.nan_to_num(moved)
         tensor_core = np.zeros(len(duration))
         if "tensor_core" in batch.schema.names:
@@ -116,9 +116,9 @@ class KernelTotals:
             "flops_ns": duration * has_flops,
             "bytes": moved,
             "bytes_rows": has_bytes.astype(float),
-            "both_flops": flops * both,
-            "both_bytes": moved * both,
-            "both_ns": duration * both,
+            "both_flops": flops * has_both,
+            "both_bytes": moved * has_both,
+            "both_ns": duration * has_both,
             "tensor_core_rows": tensor_core,
         }
 
@@ -155,26 +155,26 @@ def total_kernels(
     """
     try:
         busy = BusyTime() if with_busy else None
-        totals, seen = _total(profile, direction, busy)
+        totals, row_count = _total(profile, direction, busy)
         if busy is not None and not busy.sorted:
             busy = BusyTime(None)
-            totals, seen = _total(profile, direction, busy)
+            totals, row_count = _total(profile, direction, busy)
     except BadProfile as error:
         path = str(profile.path)
         raise error if path in str(error) else BadProfile(f"{path}: {error}") from None
     if not totals.rows:
-        raise _nothing(profile, direction, seen, totals)
+        raise _nothing(profile, direction, row_count, totals)
     if busy is None or not totals.has_starts or not totals.has_durations:
         return totals, None
     return totals, busy.seconds
 
 
 def _total(profile: Profile, direction: str, busy: BusyTime | None) -> tuple[KernelTotals, int]:
-    totals, seen = KernelTotals(), 0
+    totals, row_count = KernelTotals(), 0
     for batch in batches_in_direction(profile, direction, COLUMNS):
-        seen += batch.num_rows
+        row_count += batch.num_rows
         totals.add(batch, busy)
-    return totals, seen
+    return totals, row_count
 
 
 def batches_in_direction(profile: Profile, direction: str, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
@@ -188,15 +188,15 @@ def batches_in_direction(profile: Profile, direction: str, columns: Iterable[str
         if direction == "all":
             yield batch
         elif "direction" in batch.schema.names:
-            same = pc.equal(batch.column("direction").cast(pa.string()), direction)
-            yield batch.filter(pc.fill_null(same, False))
+            is_in_direction = pc.equal(batch.column("direction").cast(pa.string()), direction)
+            yield batch.filter(pc.fill_null(is_in_direction, False))
 
 
-def _nothing(profile: Profile, direction: str, seen: int, totals: KernelTotals) -> BadProfile:
+def _nothing(profile: Profile, direction: str, row_count: int, totals: KernelTotals) -> BadProfile:
     which = f"this {profile.format} profile"
     if direction != "all":
         return BadProfile(f"{profile.path}: no kernel in {which} is labelled {direction}")
-    if not seen:
+    if not row_count:
         return BadProfile(f"{profile.path}: there are no rows in {which}")
     if totals.untimed_rows:
         return BadProfile(f"{profile.path}: no row of {which} has a duration: the kernels' times are unknown")

@@ -115,7 +115,7 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
     precisions = {precision for precision, shape in floats if shape}
     if not precisions:  # all operands are scalars
         precisions = {precision for precision, _ in floats}
-    layer, wanted = _layer_of(call, after)
+    layer, pass_names = _layer_of(call, after)
     if layer is None or any(size < 1 for shape in layer.inputs + layer.outputs + layer.weights for size in shape):
         return least
     try:
@@ -126,7 +126,7 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
         return least
     if typed and not precisions:
         return CountedOperation(0.0)
-    passes: list[PassCost] = [getattr(cost, name) for name in wanted if getattr(cost, name) is not NO_COST]
+    passes: list[PassCost] = [getattr(cost, name) for name in pass_names if getattr(cost, name) is not NO_COST]
     if KINDS[layer.kind].group == "normalisation":  # the type of the small weight vectors is ignored
         largest = max(prod(shape) for _, shape in typed)
         precisions = {precision for precision, shape in floats if 100 * prod(shape) >= largest}
@@ -234,9 +234,9 @@ def _linear(kind: str, call: Call, after: Shape | None) -> _Read:
 
 def _halved(kind: str, call: Call, after: Shape | None) -> _Read:
     """Build ``glu``: one half of the input gates the other half."""
-    whole = call.tensors[-1]
-    half = (prod(whole) // 2,)
-    return _make_layer(kind, (whole,), half), _BOTH if call.backward else _FORWARD
+    shape = call.tensors[-1]
+    half = (prod(shape) // 2,)
+    return _make_layer(kind, (shape,), half), _BOTH if call.backward else _FORWARD
 
 
 def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
@@ -249,9 +249,9 @@ def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
         mask = call.gradient_mask()
         argument = {"batch_norm": 2, "layer_norm": 5, "group_norm": 4, "rms_norm": 4}.get(kind, 99)
         weight = call.shapes[argument] if argument < len(call.shapes) else None
-        wanted = [name for name, is_wanted in zip(_BOTH, mask) if is_wanted]
+        pass_names = [name for name, is_wanted in zip(_BOTH, mask) if is_wanted]
         weights = (weight,) * (1 if kind == "rms_norm" else 2) if weight else ()  # a bias is as long
-        return _make_layer(kind, (shape,), shape, weights), tuple(wanted)
+        return _make_layer(kind, (shape,), shape, weights), tuple(pass_names)
     if kind == "batch_norm" and call.argument(5) == "False":
         return _make_layer(kind, (shape,), shape, vectors), ("inference",)
     return _make_layer(kind, (shape,), shape, vectors), _FORWARD
@@ -433,10 +433,10 @@ def _convolution_backward(call: Call, after: Shape | None) -> _Read:
     if kind not in KINDS:
         return _NONE
     mask = call.gradient_mask()
-    wanted = tuple(name for name, is_wanted in zip(_BOTH, mask) if is_wanted)
+    pass_names = tuple(name for name, is_wanted in zip(_BOTH, mask) if is_wanted)
     attributes = {} if plain else {"transposed": True}
     bias = ((weight[0] if plain else gradient[1],),) if len(mask) > 2 and mask[2] and call.numbers else ()
-    return _make_layer(kind, (before,), gradient, (weight, *bias), **attributes), wanted
+    return _make_layer(kind, (before,), gradient, (weight, *bias), **attributes), pass_names
 
 
 _BUILDERS: dict[str, Callable[[str, Call, Shape | None], _Read]] = {
