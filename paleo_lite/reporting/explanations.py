@@ -140,5 +140,7 @@ def _algorithm_efficiencies(prediction: Prediction, layer: Layer, algorithms: li
 
     name = f"efficiency_{class_of(layer)}"
     value = float(exp(theta[NAMES.index(name)]))
-    others = [f"{value * other.flops / algorithms[0].flops:.2f} of peak if {other.name}" for other in algorithms[1:]]
-    return [(name, f"{value:.2f} of peak with the direct count = {', '.join(others)}")]
+    other_efficiencies = [
+        f"{value * other.flops / algorithms[0].flops:.2f} of peak if {other.name}" for other in algorithms[1:]
+    ]
+    return [(name, f"{value:.2f} of peak with the direct count = {', '.join(other_efficiencies)}")]

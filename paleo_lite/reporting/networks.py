@@ -169,12 +169,12 @@ def counts_page(
         "macs": sum(row["macs"] for row in rows),
         "share": 1.0 if counts.total else None,
     }
-    costs, whole, overhead = counts.costs, total, list[dict[str, Any]]()
+    costs, total_with_overhead, overhead = counts.costs, total, list[dict[str, Any]]()
     layers = Table("Layers (shapes of one sample)", [*_columns(unit), *(_COSTS if costs else [])], rows, [total])
     if costs is not None:
         total |= {name: sum(row[name] for row in rows) for name in ("time_s", "energy_j")}
         overhead = [{"kind": "overhead", "time_s": costs.overhead_s, "energy_j": costs.overhead_j}]
-        whole = {**total, **{name: total[name] + overhead[0][name] for name in ("time_s", "energy_j")}}
+        total_with_overhead = {**total, **{name: total[name] + overhead[0][name] for name in ("time_s", "energy_j")}}
     if top is not None:
         largest_by = "count" if costs is None else "energy_j"
         largest = sorted(rows, key=lambda row: -(row[largest_by] or 0))[:top]
@@ -203,7 +203,7 @@ def counts_page(
         "By kind",
         select_columns("kind", "layers", find_column("count", title=unit), _SHARE, *(_COSTS if costs else [])),
         [{"kind": kind, **entry} for kind, entry in counts.by_kind().items()] + overhead,
-        [{**whole, "kind": "total", "layers": len(rows), "share": 1.0 if counts.total else 0.0}],
+        [{**total_with_overhead, "kind": "total", "layers": len(rows), "share": 1.0 if counts.total else 0.0}],
     )
     batch = "" if counts.batch_size == 1 else f", batch {counts.batch_size}"
     return Document(

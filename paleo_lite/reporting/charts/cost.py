@@ -75,20 +75,20 @@ def cost_chart(predictions: Comparison | AnyPrediction) -> Any:
 def select_priced(predictions: Sequence[AnyPrediction]) -> tuple[list[AnyPrediction], list[str]]:
     """Return the forecasts that fit into memory, on devices with a recorded price, and reasons for the others."""
     drawn = []
-    others: dict[str, list[str]] = {}
+    left_out: dict[str, list[str]] = {}
     for prediction in {prediction.device.id: prediction for prediction in predictions}.values():
         if prediction.device.rent_usd_per_h is None or prediction.throughput_per_s is None:
-            others.setdefault("no recorded price", []).append(prediction.device.id)
+            left_out.setdefault("no recorded price", []).append(prediction.device.id)
         elif prediction.memory is not None and not prediction.memory.fits:
-            others.setdefault("does not fit into memory", []).append(prediction.device.id)
+            left_out.setdefault("does not fit into memory", []).append(prediction.device.id)
         elif not prediction.is_forecast:
-            others.setdefault("a bound, not a forecast", []).append(prediction.device.id)
+            left_out.setdefault("a bound, not a forecast", []).append(prediction.device.id)
         else:
             drawn.append(prediction)
     reasons = []
-    for reason, devices in others.items():
-        more = f" and {len(devices) - _NAMES_AT_MOST} more" if len(devices) > _NAMES_AT_MOST else ""
-        reasons.append(f"{', '.join(devices[:_NAMES_AT_MOST])}{more} ({reason})")
+    for reason, devices in left_out.items():
+        suffix = f" and {len(devices) - _NAMES_AT_MOST} more" if len(devices) > _NAMES_AT_MOST else ""
+        reasons.append(f"{', '.join(devices[:_NAMES_AT_MOST])}{suffix} ({reason})")
     return drawn, reasons
 
 

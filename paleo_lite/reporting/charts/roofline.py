@@ -155,14 +155,14 @@ def _merge_dots(dots: Sequence[Dot], total: float) -> list[dict[str, Any]]:
     rows = []
     for group in groups.values():
         first, time_s = group[0], sum(dot.total_s for dot in group)
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        suffix = f" and {len(group) - 1} more" if len(group) > 1 else ""
         rate = first.flops / first.time_s
-        label = f"{_shorten_kernel_name(first.name)}{more}"
+        label = f"{_shorten_kernel_name(first.name)}{suffix}"
         if len(group) > 2:
             label = f"{len(group)} × {first.kind.replace('_', ' ')}"
         rows.append(
             {
-                "name": f"{first.name}{more}",
+                "name": f"{first.name}{suffix}",
                 "label": label,
                 "kind": first.kind,
                 "group": group_of(first.kind),

@@ -199,13 +199,13 @@ def _scaling_title(rows: Sequence[ScaleRow], bounds: Collection[str]) -> str:
     if last.fits is False:
         return "Does not fit into memory: speed-ups are those of a step that cannot run"
     workers = f"{last.workers:,} workers"
-    others = []
+    other_rows = []
     for other_name, row in zip(series, rows):
         if row.workers == last.workers and other_name != name and other_name not in bounds:
-            others.append(row)
+            other_rows.append(row)
     interval = last.efficiency_interval
-    if interval and any((row.efficiency_interval or interval)[1] >= interval[0] for row in others):
-        lowest = min(row.speedup for row in others)
+    if interval and any((row.efficiency_interval or interval)[1] >= interval[0] for row in other_rows):
+        lowest = min(row.speedup for row in other_rows)
         return f"No significant difference: speed-up {lowest:,.3g} to {last.speedup:,.3g} on {workers}"
     title = f"Speed-up {'at most ' if name in bounds else ''}{last.speedup:,.3g} on {workers}"
     if len(set(series)) > 1:
