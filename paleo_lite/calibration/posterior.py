@@ -386,10 +386,10 @@ def condition(rows: Sequence[Observation], kind: str, prior: EvidencePrior | Non
     if kind not in evidence.kinds:
         raise BadValue(f"nothing calibrates forecasts of the kind {kind}: those of {', '.join(evidence.kinds)} are")
     of_kind = [row for row in rows if row.kind == kind]
-    return Posterior(tuple(_thinned(of_kind)), evidence.kinds[kind])
+    return Posterior(tuple(_thin_out(of_kind)), evidence.kinds[kind])
 
 
-def _thinned(rows: Sequence[Observation]) -> Sequence[Observation]:
+def _thin_out(rows: Sequence[Observation]) -> Sequence[Observation]:
     """Return at most `MOST_ROWS` rows, evenly spread."""
     if len(rows) <= MOST_ROWS:
         return rows

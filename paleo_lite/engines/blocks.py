@@ -204,7 +204,7 @@ class _KernelGrouping:
         """Return the kernels in the order of their first layer."""
         groups: dict[object, list[int]] = {}
         for index, layer in enumerate(self.layers):
-            key = self._key(index, layer)
+            key = self._kernel_key(index, layer)
             if key is not None:
                 groups.setdefault(key, []).append(index)
         self._join_residuals(groups)
@@ -215,7 +215,7 @@ class _KernelGrouping:
                 parts.append(_Part(kernel, members[0]))
         return sorted(parts, key=lambda part: part.position)
 
-    def _key(self, index: int, layer: Layer) -> object:
+    def _kernel_key(self, index: int, layer: Layer) -> object:
         """Return what layers of the same kernel have in common; None for layers without a kernel."""
         if is_all_reduce(layer) or is_attention(layer) or layer.kind in RECURRENCES or _is_indexer(layer):
             return (layer.kind, index)
@@ -225,7 +225,7 @@ class _KernelGrouping:
         if place.role == "experts":
             return ("experts", place.owner)
         if _is_product(layer):
-            return ("product", place.module, self._source(index), index > self.anchors.get(place.module, index))
+            return ("product", place.module, self._producer(index), index > self.anchors.get(place.module, index))
         if index < self.first and not is_embedding(layer):
             return None  # masks and tables of positions, which the host prepares
         name = self._pointwise_name(index, layer)
@@ -235,7 +235,7 @@ class _KernelGrouping:
             return (name, place.number, place.part)
         return (name, place.number, place.owner if name == ROUTING else place.module)
 
-    def _source(self, index: int) -> int:
+    def _producer(self, index: int) -> int:
         """Return the layer whose output a product reads, behind views."""
         parent = self.layers[index].parents[0]
         while parent >= 0 and self.layers[parent].kind in _VIEWS and self.layers[parent].parents:

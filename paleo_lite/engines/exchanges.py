@@ -25,8 +25,8 @@ def normal_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
     """Return the copies of normal kernels: one to each other node, and one to each device."""
     per_node = ranks / nodes
     # A token's own node, and the device at which it arrives, are chosen as often as any other.
-    inside = _distinct(active, ranks) * (per_node - 1) / per_node
-    return Copies(inside, _distinct(active, nodes) * (nodes - 1) / nodes)
+    inside = _distinct_places(active, ranks) * (per_node - 1) / per_node
+    return Copies(inside, _distinct_places(active, nodes) * (nodes - 1) / nodes)
 
 
 def low_latency_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
@@ -35,7 +35,7 @@ def low_latency_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
     return Copies(active * (per_node - 1) / ranks, active * (nodes - 1) / nodes)
 
 
-def _distinct(active: Any, places: Any) -> Any:
+def _distinct_places(active: Any, places: Any) -> Any:
     """Return the expected number of distinct places of a token's experts."""
     return places * (1 - (1 - 1 / places) ** active)
 

@@ -63,14 +63,14 @@ class EngineProductTimer:
         load = Load(tokens=float(m))
         time_s = float(self.step.total_s(kernels, load))
         factor = math.exp(Z_90 * math.sqrt(float(self.step.variance(kernels, load))))
-        time_s /= self._speed(kernels, load, time_s)
+        time_s /= self._relative_speed(kernels, load, time_s)
         return time_s, (time_s / factor, time_s * factor)
 
     def notes(self, products: int) -> list[str]:
         """Return no notes: the kernels were measured alone."""
         return []
 
-    def _speed(self, kernels: list[CountedKernel], load: Load, time_s: float) -> float:
+    def _relative_speed(self, kernels: list[CountedKernel], load: Load, time_s: float) -> float:
         """Return the speed under the device's power limit, relative to that under the limit of the data sheet."""
         power, rated_w = power_of(self.machine.device), self.machine.device.rated_power_w
         if power is None or rated_w is None or power.limit_w >= rated_w:
