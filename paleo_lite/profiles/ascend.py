@@ -112,14 +112,14 @@ def _flops(operator: str, inputs: str, outputs: str) -> float | None:
     if len(operands) < 2 or not results or min(map(len, (*operands[:2], *results))) < 2:
         return None
     left, right, result = (math.prod(shape) for shape in (*operands[:2], results[0]))
-    leading = [_batches(shape) for shape in (results[0], *operands[:2])]
+    leading = [_matrix_count(shape) for shape in (results[0], *operands[:2])]
     batches = leading[0] if leading[0] == leading[1] == leading[2] else 1  # one operand may have no batches
     if not result:
         return None
     return 2.0 * result * math.sqrt(left * right / (result * batches))
 
 
-def _batches(shape: tuple[int, ...]) -> int:
+def _matrix_count(shape: tuple[int, ...]) -> int:
     """Return the matrices of a tensor, whose last dimensions are rows and columns, or blocks and 16 x 16 numbers."""
     return math.prod(shape[:-4] if len(shape) >= 4 and shape[-2:] == _BLOCK else shape[:-2])
 

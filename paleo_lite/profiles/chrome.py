@@ -351,8 +351,8 @@ class _Rows:
         start_ns, duration_ns = times_ns(path, piece)
         external = _integers([of.external if of.external is not None else of.external_2021 for of in args])
         ids = {
-            "external": np.where(kind == _MARKER, -1, _filled(external, -1)),
-            "correlation": _filled(_integers([of.correlation for of in args]), -1),
+            "external": np.where(kind == _MARKER, -1, _fill_absent(external, -1)),
+            "correlation": _fill_absent(_integers([of.correlation for of in args]), -1),
             "own": np.full(len(events), -1),
         }
         if self.linked:
@@ -402,8 +402,8 @@ class _Rows:
         record["thread"] = self._thread_codes(recorded)
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
         record["params"] = [self._params_code(name, arg) for name, arg in zip(names, their_args)]
-        record["sequence"] = _filled(_integers([of.sequence for of in their_args]), -1)
-        forward_thread = _filled(_integers([of.forward_thread for of in their_args]), 0)
+        record["sequence"] = _fill_absent(_integers([of.sequence for of in their_args]), -1)
+        forward_thread = _fill_absent(_integers([of.forward_thread for of in their_args]), 0)
         direction_by_name = {name: direction_of(name) for name in {*names}}
         directions = np.array([direction_by_name[name] for name in names], dtype=np.int8)
         record["direction"] = np.where((directions < 0) & (forward_thread > 0), BPROP, directions)
@@ -488,7 +488,7 @@ def _device_columns(
     at = np.flatnonzero(on_device)
     device_events, device_args = [events[i] for i in at], [args[i] for i in at]
     sizes = _integers([of.size if of.bytes is None else of.bytes for of in device_args])
-    known_sizes = _filled(sizes, 0)
+    known_sizes = _fill_absent(sizes, 0)
     wrong = (known_sizes < 0) | (known_sizes > LARGEST)
     if wrong.any():
         first = int(wrong.argmax())
@@ -564,7 +564,7 @@ def _integer(value: Whole) -> int:
     return int(value)
 
 
-def _filled(values: Integers, absent: int) -> Integers:
+def _fill_absent(values: Integers, absent: int) -> Integers:
     """Return the integers with another number in place of `_ABSENT`."""
     return np.where(values == _ABSENT, absent, values)
 

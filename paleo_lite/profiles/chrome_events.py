@@ -112,10 +112,10 @@ def decode_events(text: bytes) -> Decoded:
     except (msgspec.ValidationError, UnicodeDecodeError):
         return _decode_one_by_one(text)
     selected = [event for event in events if event.cat in CATEGORIES and event.ph == "X"]  # fast path for most events
-    return Decoded([event for event in selected if event.cat not in _PARTLY or _wanted(event)], len(events))
+    return Decoded([event for event in selected if event.cat not in _PARTLY or _is_selected(event)], len(events))
 
 
-def _wanted(event: Event | _Kind) -> bool:
+def _is_selected(event: Event | _Kind) -> bool:
     if event.ph != "X" or not isinstance(event.cat, str) or event.cat not in CATEGORIES:
         return False
     if event.cat == _PYTHON:
@@ -134,10 +134,10 @@ def _decode_one_by_one(text: bytes) -> Decoded:
                 kind = msgspec.json.decode(raw, type=_Kind)
             except (msgspec.ValidationError, UnicodeDecodeError):
                 return Decoded(selected, len(raws), (index, f"no event ({error})"))
-            if _wanted(kind):
+            if _is_selected(kind):
                 return Decoded(selected, len(raws), (index, f"an event with a field that cannot be read ({error})"))
             continue
-        if _wanted(event):
+        if _is_selected(event):
             selected.append(event)
     return Decoded(selected, len(raws))
 
@@ -158,7 +158,7 @@ def counters_of(text: bytes) -> list[dict[str, float]]:
 def bad_event(path: Path, piece: Elements[Decoded], position: int, problem: str) -> BadProfile:
     """Return the error for the decoded event at a position of a piece."""
     kinds = (msgspec.json.decode(raw, type=_Kind) for raw in _RAW.decode(piece.text))
-    selected_indices = [index for index, kind in enumerate(kinds) if _wanted(kind)]
+    selected_indices = [index for index, kind in enumerate(kinds) if _is_selected(kind)]
     return bad_element(path, piece, selected_indices[position], problem)
 
 
@@ -197,7 +197,7 @@ def _exact_times(path: Path, piece: Elements[Decoded]) -> tuple[Integers, NDArra
     start_ns, duration_ns = [], []
     for index, raw in enumerate(_RAW.decode(piece.text)):
         kind = msgspec.json.decode(raw, type=_Kind)
-        if not _wanted(kind):
+        if not _is_selected(kind):
             continue
         try:
             times = msgspec.json.decode(raw, type=_Times)

@@ -68,7 +68,7 @@ class PyprofParquet:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, 262,144 at a time; memory holds one row group of the selected columns."""
         with open_parquet(path) as file:
-            column_names = _wanted(path, file.schema_arrow.names, columns)
+            column_names = _present_columns(path, file.schema_arrow.names, columns)
         texts = [column_names[column] for column in TEXT if column in column_names]
         row = 0
         with open_parquet(path, texts) as file:
@@ -101,7 +101,7 @@ class PyprofCsv:
             with pa.PythonFile(open_decompressed(path), mode="r") as raw:
                 read = pa_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
                 reader = pa_csv.open_csv(raw, read_options=read, convert_options=convert)
-                column_names = _wanted(path, reader.schema.names, columns)
+                column_names = _present_columns(path, reader.schema.names, columns)
                 row = 0
                 for piece in _guarded(path, reader):
                     yield _tidy(path, row, piece, column_names, columns)
@@ -152,7 +152,7 @@ def _guarded(path: Path, pieces: Any) -> Iterator[pa.RecordBatch]:
         number += 1
 
 
-def _wanted(path: Path, names: Sequence[str], columns: tuple[str, ...] | None) -> dict[str, str]:
+def _present_columns(path: Path, names: Sequence[str], columns: tuple[str, ...] | None) -> dict[str, str]:
     """Return the requested columns that are present, with their names in pyprof."""
     for name in ("Kernel", "Sil(ns)"):
         if name not in names:
@@ -174,13 +174,13 @@ def _tidy(
         for ours, theirs in column_names.items():
             values = piece.column(theirs)
             if ours == "tensor_core":
-                table[ours] = _truth(_text(values))
+                table[ours] = _tensor_core_flags(_text(values))
             elif ours in TEXT:
                 table[ours] = _text(values)
             elif ours in ("stream", "device", "thread"):
                 table[ours] = values if values.type == pa.int64() else values.cast(pa.int64())
             else:
-                measured[ours] = _measured(path, row, theirs, values)
+                measured[ours] = _non_negative_column(path, row, theirs, values)
         uncounted: Any = False
         if {"flops", "bytes"} <= set(measured):
             uncounted = (measured["flops"] == 0) & (measured["bytes"] == 0)
@@ -197,7 +197,7 @@ def _tidy(
         raise BadProfile(f"{path}: rows from {row}: not what pyprof writes ({first_line(error)})") from None
 
 
-def _measured(path: Path, row: int, name: str, values: pa.Array) -> NDArray[np.float64]:
+def _non_negative_column(path: Path, row: int, name: str, values: pa.Array) -> NDArray[np.float64]:
     """Return durations, FLOPs or bytes, NaN if absent; raise for absent durations and for values < 0 or infinite."""
     if values.type != pa.float64() and not pa.types.is_integer(values.type):
         values = values.cast(pa.float64())
@@ -234,7 +234,7 @@ def _text(values: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(from_numpy(moved, pa.int32(), moved >= 0), rest)
 
 
-def _truth(values: pa.Array) -> pa.Array:
+def _tensor_core_flags(values: pa.Array) -> pa.Array:
     """Return whether tensor cores were used: pyprof writes 1, 0, or "-" for operations that cannot use them."""
     flags = [_TRUTH.get(word, -1) for word in values.dictionary.to_pylist()]
     truth = np.array([*flags, -1], np.int8)[to_numpy(values.indices, -1)]

@@ -115,18 +115,18 @@ def _tidy(path: Path, row: int, piece: pa.RecordBatch, columns: tuple[str, ...] 
         if theirs in piece.schema.names:
             table[ours] = piece.column(theirs).cast(pa.int64())
     if "inc_time" in piece.schema.names:
-        table["calls"] = _counted(path, row, piece, "calls").cast(pa.int64())
-        inclusive = _present(path, row, piece, "inc_time")
+        table["calls"] = _non_negative_column(path, row, piece, "calls").cast(pa.int64())
+        inclusive = _complete_column(path, row, piece, "inc_time")
         table["duration_ns"] = pc.if_else(pc.less(inclusive, 0), None, pc.multiply(inclusive, 1e3))
-        table["metric.exclusive_ns"] = pc.multiply(_present(path, row, piece, "exc_time"), 1e3)
+        table["metric.exclusive_ns"] = pc.multiply(_complete_column(path, row, piece, "exc_time"), 1e3)
     else:
-        messages = _counted(path, row, piece, "num_samples")
+        messages = _non_negative_column(path, row, piece, "num_samples")
         table["calls"] = messages.cast(pa.int64())
         # TAU writes 0 as mean, minimum and maximum if there are no messages
         none = pc.equal(messages, 0)
-        table["bytes"] = pc.round(pc.multiply(_counted(path, row, piece, "mean"), messages))
+        table["bytes"] = pc.round(pc.multiply(_non_negative_column(path, row, piece, "mean"), messages))
         for ours, theirs in (("metric.message_min_bytes", "min"), ("metric.message_max_bytes", "max")):
-            table[ours] = pc.if_else(none, None, _counted(path, row, piece, theirs))
+            table[ours] = pc.if_else(none, None, _non_negative_column(path, row, piece, theirs))
     return batch_of(table, piece.num_rows, columns)
 
 
@@ -143,7 +143,7 @@ def _with_configuration(piece: pa.RecordBatch, batch: pa.RecordBatch) -> pa.Reco
     return pa.RecordBatch.from_arrays([array for _, array in ordered], names=[name for name, _ in ordered])
 
 
-def _present(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array:
+def _complete_column(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column as float64; raise for nulls, NaN and infinities."""
     values = piece.column(name).cast(pa.float64())
     raw = values.to_numpy(zero_copy_only=False)
@@ -151,9 +151,9 @@ def _present(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array
     return values
 
 
-def _counted(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array:
+def _non_negative_column(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column as float64; also raise for negative values."""
-    values = _present(path, row, piece, name)
+    values = _complete_column(path, row, piece, name)
     raw = values.to_numpy(zero_copy_only=False)
     _refuse(path, row, name, raw, raw < 0)
     return values
