@@ -81,7 +81,7 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     if not batch.num_rows:
         return Runs()
     codes, texts = _encode(batch)
-    order, label, first = _begin(codes, [len(texts[name]) for name in Signature._fields])
+    order, label, first = _order_by_thread(codes, [len(texts[name]) for name in Signature._fields])
     _, signature, examples = _distinct(label[first])
     ends = np.append(first[1:], batch.num_rows)
     row = order[first]
@@ -167,7 +167,7 @@ def _signatures_of(
     return signatures
 
 
-def _begin(
+def _order_by_thread(
     codes: dict[str, NDArray[np.int64]], sizes: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows ordered by thread, a number for each row's signature, and the starts of runs."""

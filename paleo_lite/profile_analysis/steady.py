@@ -347,7 +347,7 @@ def find_iterations(runs: Runs) -> Iterations | None:
             by_thread[signature.thread] = by_thread.get(signature.thread, 0.0) + time
     thread = max(by_thread, key=lambda thread: by_thread[thread], default=None)
     if (table["step"] >= 0).any():
-        return _marked(runs, thread)
+        return _marked_iterations(runs, thread)
     signatures = list(enumerate(runs.signatures))
     on_thread = [index for index, item in signatures if item.thread == thread and item.direction != "bprop"]
     candidates = [index for index in on_thread if runs.signatures[index].op is not None] or on_thread
@@ -373,7 +373,7 @@ def find_iterations(runs: Runs) -> Iterations | None:
     return None
 
 
-def _marked(runs: Runs, thread: int | None) -> Iterations:
+def _marked_iterations(runs: Runs, thread: int | None) -> Iterations:
     """Return the iterations marked by the program."""
     step, row = runs.table["step"], runs.table["row"]
     marked = np.unique(step[step >= 0])

@@ -69,7 +69,7 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
         start = to_numpy(since.cast(pa.float64()), math.nan)
         duration = float_column(rows, "duration_ns")
         timed = np.isfinite(start) & np.isfinite(duration)
-        labels, devices = _labels(rows), float_column(rows, "device", -1.0)
+        labels, devices = _row_classes(rows), float_column(rows, "device", -1.0)
         shown = np.flatnonzero(timed)
         for device, on_device in positions_by_value(devices[shown].astype(np.int64)):
             rows_of: dict[str, list[int]] = {}
@@ -84,7 +84,7 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
     finish = {key: np.concatenate(times) for key, times in ends.items()}
     first, last = min(times.min() for times in begin.values()), max(times.max() for times in finish.values())
     edges = np.linspace(first, max(last, first + 1), slices + 1)
-    busy = {key: np.diff(_before(begin[key], edges) - _before(finish[key], edges)) * 1e-9 for key in begin}
+    busy = {key: np.diff(_sums_before(begin[key], edges) - _sums_before(finish[key], edges)) * 1e-9 for key in begin}
     total = {label: sum(float(busy[key].sum()) for key in busy if key[1] == label) for _, label in busy}
     order = sorted(total, key=lambda label: (-total[label], label))
     nothing = np.zeros(slices)
@@ -102,14 +102,14 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
     )
 
 
-def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
+def _row_classes(rows: pa.RecordBatch) -> NDArray[np.object_]:
     """Return the class of each row; each distinct kernel is classified once."""
     kernels, kernel_of_row = group_by_kernel(rows)
     labels = [classify(name, category).label for name, category in kernels]
     return np.array(labels, dtype=object)[kernel_of_row]
 
 
-def _before(times: Floats, edges: Floats) -> Floats:
+def _sums_before(times: Floats, edges: Floats) -> Floats:
     """Return for each edge the sum of ``edge - time`` over the earlier times."""
     ordered = np.sort(times) - edges[0]
     sums = np.concatenate([[0.0], np.cumsum(ordered)])

@@ -70,7 +70,7 @@ class KernelTotals:
 
     def add(self, batch: pa.RecordBatch, busy: BusyTime | None = None) -> None:
         """Add the rows of a batch, and their intervals to `busy`."""
-        timed = self._timed(batch)
+        timed = self._timed_rows(batch)
         if not timed.num_rows:
             return
         self.rows += timed.num_rows
@@ -84,7 +84,7 @@ class KernelTotals:
             self.no_op_ns += float(columns["duration_ns"][values_of(timed, "op")[0] == 0].sum())
         self._add_intervals(timed, columns["duration_ns"], busy)
 
-    def _timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _timed_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the device rows with durations; all device rows if none has a duration but they have counters."""
         mine = batch.filter(pc.invert(pc.is_in(_category(batch).cast(pa.string()), pa.array(HOST))))
         if mine.column("duration_ns").null_count == mine.num_rows and not self.has_durations:
@@ -163,7 +163,7 @@ def total_kernels(
         path = str(profile.path)
         raise error if path in str(error) else BadProfile(f"{path}: {error}") from None
     if not totals.rows:
-        raise _nothing(profile, direction, row_count, totals)
+        raise _no_kernels_error(profile, direction, row_count, totals)
     if busy is None or not totals.has_starts or not totals.has_durations:
         return totals, None
     return totals, busy.seconds
@@ -192,7 +192,7 @@ def batches_in_direction(profile: Profile, direction: str, columns: Iterable[str
             yield batch.filter(pc.fill_null(is_in_direction, False))
 
 
-def _nothing(profile: Profile, direction: str, row_count: int, totals: KernelTotals) -> BadProfile:
+def _no_kernels_error(profile: Profile, direction: str, row_count: int, totals: KernelTotals) -> BadProfile:
     which = f"this {profile.format} profile"
     if direction != "all":
         return BadProfile(f"{profile.path}: no kernel in {which} is labelled {direction}")
