@@ -69,7 +69,7 @@ class Findings(msgspec.Struct):
         for name, value in values.items():
             if row[name] is None and _is_finite(value):
                 self.doubt(f"{QUANTITIES[name].title} above {MOST_OF_A_ROW:g} is none, and left out")
-        row = {name: _whole(name, value) for name, value in row.items() if value is not None and value != ""}
+        row = {name: _as_count(name, value) for name, value in row.items() if value is not None and value != ""}
         for name in [name for name, value in row.items() if _is_negative(value)]:
             self.doubt(f"{QUANTITIES[name].title} below 0 is none, and left out")
             row.pop(name)
@@ -161,7 +161,7 @@ def _is_negative(value: Any) -> bool:
     return isinstance(value, (int, float)) and value < 0
 
 
-def _whole(name: str, value: Any) -> Any:
+def _as_count(name: str, value: Any) -> Any:
     """Return a count as an integer where it is one."""
     is_count = QUANTITIES[name].unit in ("", "B")
     return int(value) if is_count and isinstance(value, float) and value.is_integer() else value

@@ -35,8 +35,8 @@ def _add_timm(rows: Any, path: Path, findings: Findings) -> None:
     named = _TIMM_NAME.search(path.name)
     if named:
         how = "the name of the file"
-        findings.guess(how, precision=named[2], layout=named[3], gpu=named[6], pytorch=_dotted(named[4]),
-                       cuda=_dotted(named[5]), compiled="yes" if named[7] else None)  # fmt: skip
+        findings.guess(how, precision=named[2], layout=named[3], gpu=named[6], pytorch=_version_from_digits(named[4]),
+                       cuda=_version_from_digits(named[5]), compiled="yes" if named[7] else None)  # fmt: skip
     phase = "training" if named and named[1] == "train" else "inference"
     for row in rows:
         for prefix, row_phase in (("infer_", "inference"), ("train_", "training"), ("", phase)):
@@ -68,7 +68,7 @@ def _add_timm(rows: Any, path: Path, findings: Findings) -> None:
     )
 
 
-def _dotted(digits: str | None) -> str | None:
+def _version_from_digits(digits: str | None) -> str | None:
     """Return a version from its digits: ``240`` is 2.4.0, and ``124`` 12.4."""
     if not digits:
         return None

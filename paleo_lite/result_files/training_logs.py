@@ -154,12 +154,12 @@ def read_composer(path: Path, findings: Findings) -> None:
     doubts = ("one line is a short run: the first lines warm up",) if count == 1 else ()
     findings.add(
         "step", doubts, phase="training", devices=round(devices) if devices else None, samples=count or None,
-        global_batch_size=_whole(ratio(means.get("samples_per_s"), means.get("steps_per_s"))),
+        global_batch_size=_nearly_whole(ratio(means.get("samples_per_s"), means.get("steps_per_s"))),
         step_s=ratio(1.0, means.pop("steps_per_s", None)), **means,
     )  # fmt: skip
 
 
-def _whole(number: float | None) -> float | None:
+def _nearly_whole(number: float | None) -> float | None:
     """Return a number where it is almost whole: a rounded rate gives none."""
     return round(number) if number is not None and abs(number - round(number)) < 0.005 * number else None
 
@@ -238,7 +238,7 @@ def _add_trained(entry: dict[str, Any], batch_size: float | None, steps: float |
         "step",
         phase="training",
         micro_batch=batch_size,
-        global_batch_size=_whole(global_batch) if logged is None else logged,
+        global_batch_size=_nearly_whole(global_batch) if logged is None else logged,
         steps=steps,
         step_s=step_s,
         duration_s=duration_s,
