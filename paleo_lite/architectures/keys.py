@@ -167,7 +167,7 @@ class IfSet(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record, of which readers give the fields."""
+    """A record whose fields are given by readers."""
 
     kind: type
     fields: Fields

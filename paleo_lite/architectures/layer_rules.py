@@ -240,7 +240,7 @@ class Marked(NamedTuple):
 
 
 class LastOf(NamedTuple):
-    """The last layers, of which a key gives the number."""
+    """The last layers, whose number is the value of a key."""
 
     key: str
     default: int = 0

@@ -39,7 +39,7 @@ def add_linear_recurrence(tape: Tape, name: str, mixer: LinearRecurrence, x: Blo
 
 
 def _add_gate(tape: Tape, name: str, heads: int, x: Blob) -> Blob:
-    """Add a gate, of which the matrix is block-diagonal."""
+    """Add a gate whose matrix is block-diagonal."""
     _, tokens, width = x.shape
     size = width // heads
     blocks = tape.view(name, x, (heads, tokens, size), "permute")

@@ -1,4 +1,4 @@
-"""A list of blocks, of which most equal the block before: such a block is copied instead of built anew."""
+"""A list of blocks, most of which equal the block before: such a block is copied instead of built anew."""
 
 from __future__ import annotations
 

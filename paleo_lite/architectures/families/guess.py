@@ -1,4 +1,4 @@
-"""The record of a decoder whose model type nobody knows, guessed from the keys of its config.
+"""The record of a decoder whose model type is unknown, guessed from the keys of its config.
 
 Configs name the same sizes by a few keys. A guess takes the traits that these keys name; what a type does without a key
 of its own, such as another place of the norms, it does not see. The answer says that it is a guess.

@@ -63,7 +63,7 @@ class VisionTower(msgspec.Struct, frozen=True, kw_only=True):
     # Inner size of a gated part behind these layers, which has that width, and whether it has biases; 0: there is none
     merger_inner_size: int = 0
     merger_inner_bias: bool = False
-    # Further mergers after blocks in the middle, of which the text model adds the outputs in its first blocks
+    # Further mergers after blocks in the middle, whose outputs the text model adds in its first blocks
     # (DeepStack in Qwen3-VL, Meng et al. 2024).
     deep_mergers: int = 0
 

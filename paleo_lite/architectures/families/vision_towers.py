@@ -104,7 +104,7 @@ class Square(NamedTuple):
 
 
 class WindowSide(NamedTuple):
-    """The patches along a side of a window, of which the config gives the pixels."""
+    """The patches along a side of a window, whose pixels the config gives."""
 
     def read(self, config: Config) -> int:
         """Return the number of patches."""
