@@ -147,7 +147,7 @@ def _collect_results(
         except BrokenProcessPool as error:  # other tasks may have completed before
             pool_error = error
             continue
-        except Exception:  # of a task, or of Dask if its scheduler is lost, which tells of some futures only
+        except Exception:  # of a task, or of Dask, whose lost scheduler fails only some futures
             yield from [(futures[ended], ended.result()) for ended in futures if _has_result(ended)]
             raise
         task = futures.pop(future)  # release the result that the future holds

@@ -232,7 +232,7 @@ def element_bytes(precision: str) -> int:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether a value is an integer, of Python or numpy; true and false are none."""
+    """Return whether a value is an integer, of Python or numpy; true and false are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

@@ -304,7 +304,8 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
     def surprise(self) -> float:
         """Return by how many deviations the rows as a whole are farther from their forecasts than the prior allows.
 
-        That is of their mean, weighted by what the prior says of it; single rows far from the others count less.
+        The deviation is that of their mean, weighted by what the prior says of it; single rows far from the others
+        count less.
         """
         slopes = self._shares
         covariance = np.einsum("ic,cij,jc->ij", slopes, self._row_covariance, slopes, optimize=True)

@@ -68,7 +68,7 @@ EFFECTS: dict[str, Callable[[CellTraits], object]] = {
 
 
 def generation_of(device: Device) -> str:
-    """Return the architecture and the major compute capability of a device, of which libraries have kernels.
+    """Return the architecture and the major compute capability of a device, for which libraries have kernels.
 
     A B200 and an RTX PRO 6000 are both Blackwell, but their tensor cores have different instructions.
     """

@@ -78,7 +78,7 @@ _NOT_READ = re.compile(r"rope_freqs|rope_factors|\.nextn\.")
 def pieces_of_tensors(name: str, tensors: Sequence[StoredTensor], active_share: float) -> list[Piece]:
     """Return the matrices of a GGUF file, with the bytes that it stores; a token selects a share of the experts.
 
-    Raise BadFile if the file has no table of tokens, or nothing besides.
+    Raise BadFile if the file has no table of tokens, or nothing but that.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
     table = by_name.get(_TABLE)

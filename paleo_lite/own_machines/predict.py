@@ -33,7 +33,7 @@ from .step import (
 DEFAULT_CPU = "ryzen-9-7950x"
 
 SHARED = "shared with the CPU"
-"""What the records of devices say of such a memory."""
+"""Type of such a memory in the records of devices."""
 
 LINK_BYTES_PER_S = 25e9
 """Bandwidth of copies from the memory of the host, as PCIe 4.0 x16 reaches it."""
@@ -165,7 +165,7 @@ def usable_bytes(device: Device, memory_bytes: float | None = None) -> float:
 
 
 def shares_memory(device: Device) -> bool:
-    """Return whether a device has no memory but that of its host, of which the host has no more."""
+    """Return whether a device and its host share one memory, and the host has no other."""
     return SHARED in device.memory.type
 
 

@@ -23,7 +23,7 @@ LEAST_MEMORY_BYTES = 1e9
 class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a language model on one's own machine, besides which network and which device.
 
-    Raise BadValue if a number or a name is not possible, or an option says nothing to the program.
+    Raise BadValue if a number or a name is not possible, or an option has no meaning for the program.
     """
 
     execution: str = "llama.cpp"  # engine that runs it

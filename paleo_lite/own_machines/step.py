@@ -55,7 +55,7 @@ class BackendConstants(msgspec.Struct, frozen=True):
     share: float  # share of the memory bandwidth that matrices reach
     cache_share: float  # share of the memory bandwidth that keys and values reach
     unpack: dict[str, float]  # numbers per lane and clock cycle by group of types
-    # Seconds per block of a dense transformer that a token takes besides: launches, norms, synchronisation.
+    # Additional seconds of a token per block of a dense transformer: launches, norms, synchronisation.
     block_s: float
     efficiency: dict[str, float]  # share of the peak in prompts by group of types
     attention_efficiency: float  # share of the peak of attention in prompts

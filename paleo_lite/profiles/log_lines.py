@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
-"""What a terminal is told by a program, such as to change its colour."""
+"""Control sequences of a terminal, such as those that change its colour."""
 _WIDE_BLANK = re.compile("(?<![0-9])[\u00a0\u202f\u2009]|[\u00a0\u202f\u2009](?![0-9])")
 """A blank of another width that does not stand between the digits of a number."""
 _PREFIXES = tuple(

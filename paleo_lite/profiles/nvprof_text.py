@@ -153,7 +153,7 @@ class _Sections:
         return True
 
     def _read_title(self, title: str) -> None:
-        """Begin the section of a title that nvprof wrote; its other messages are none."""
+        """Begin the section of a title that nvprof wrote; its other messages begin no section."""
         if title.endswith("result:") or title.startswith("API calls:"):
             self.section, self.has_ranges = "", title.startswith("NVTX")
             self.kind = "API calls" if title.startswith("API calls:") else "GPU activities"

@@ -210,6 +210,6 @@ def precision_of(facts: dict[str, Any]) -> str | None:
 
 
 def count_of(facts: dict[str, Any], name: str) -> int | None:
-    """Return a fact as a whole number of at least 1; None if it is none."""
+    """Return a fact as a whole number of at least 1; None for anything else."""
     number = to_number(facts.get(name))
     return round(number) if number is not None and 0.5 <= number < _MOST else None

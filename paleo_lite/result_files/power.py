@@ -105,7 +105,7 @@ _TIMES = ("%Y/%m/%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S", "%
 
 
 def _time_of(text: str | None) -> float | None:
-    """Return the seconds of a timestamp; None if it is none."""
+    """Return the seconds of a timestamp; None for any other text."""
     for form in _TIMES:
         try:
             return datetime.strptime((text or "").strip(), form).timestamp()

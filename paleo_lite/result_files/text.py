@@ -64,7 +64,7 @@ LARGEST = 1e300
 
 
 def to_number(value: Any) -> float | None:
-    """Return a finite number, also from a text with divided thousands or a decimal comma; None if it is none."""
+    """Return a finite number, also from a text with divided thousands or a decimal comma; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
@@ -98,7 +98,7 @@ def to_seconds(text: str) -> float | None:
 
 
 def scaled(value: Any, factor: float) -> float | None:
-    """Return a number in SI units; None if it is none."""
+    """Return a number in SI units; None for anything else."""
     number = to_number(value)
     return None if number is None else number * factor
 
@@ -203,7 +203,8 @@ def number_at_end(path: Path) -> str:
 def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = None) -> Iterator[str]:
     """Yield the lines that contain one of the markers, without ANSI colours; updates of a progress bar are lines.
 
-    With findings, whose rows are then means over many lines, only a part of a very long log is read, which is said.
+    With findings, whose rows are then means over many lines, only a part of a very long log is read, and a doubt says
+    so.
     """
     looked_for = [marker.encode() for marker in markers]
     seen_markers: set[bytes] = set()

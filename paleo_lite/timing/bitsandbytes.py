@@ -122,7 +122,7 @@ def save_inputs(layers: Sequence[Layer], is_stored: Sequence[bool]) -> tuple[Lay
 
 
 def is_nf4(stored: Format | StoredWeights) -> bool:
-    """Return whether weights are stored in nf4, of which bitsandbytes has the kernels."""
+    """Return whether weights are stored in nf4, for which bitsandbytes has the kernels."""
     if isinstance(stored, StoredWeights):
         return stored.method == "bitsandbytes" and stored.stored is not None and stored.stored.name == "nf4"
     return stored.name == "nf4"

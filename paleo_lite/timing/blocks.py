@@ -197,7 +197,7 @@ def _replace_parameters(
     has_host_constants: bool,
     scaled: Collection[str] = SCALED,
 ) -> TrainingModel:
-    """Return a model with these values of constants of transformer training, of which some scale its own."""
+    """Return a model with these values of constants of transformer training, some of which scale its own values."""
     changed = [NAMES.index(name) for name in values]
     replaced = [NAMES.index(name) for name in values if name not in scaled]
     theta, covariance = model.theta.copy(), model.covariance.copy()

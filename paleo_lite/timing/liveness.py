@@ -178,7 +178,7 @@ def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = 
 
 
 def _affine_bytes(size: int, scales: bool) -> tuple[int, int]:
-    """Return the bytes per sample and the bytes that do not grow with the batch, of which one is `size`."""
+    """Return the bytes per sample and the bytes that do not grow with the batch; one of them is `size`."""
     return (size, 0) if scales else (0, size)
 
 

@@ -166,7 +166,7 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
     @property
     def price_usd_per_h(self) -> float | None:
-        """Price on record of the device per hour; None if none is."""
+        """Price on record of the device per hour; None without one."""
         return self.device.rent_usd_per_h
 
     @property

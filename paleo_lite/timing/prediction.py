@@ -185,7 +185,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def price_usd_per_h(self) -> float | None:
-        """Price on record of the device per hour; None if none is."""
+        """Price on record of the device per hour; None without one."""
         return self.device.rent_usd_per_h
 
     @property
