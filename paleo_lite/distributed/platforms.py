@@ -304,6 +304,8 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Whether a node is a rack, of which a job may use a part: 64 of 72 devices for a job of 256.
     is_usual : bool
         Whether this is the computer that is assumed for its device if no link is given. At most one per device is.
+    devices_per_host : int or None
+        Number of devices that share an operating system, in which servers are started; None for those of a node.
     """
 
     name: str
@@ -317,6 +319,7 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aliases: list[str] = []
     price: Price | None = None
     notes: list[str] = []
+    devices_per_host: int | None = None
 
     def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
         """Return a topology of as many nodes as the workers need, at least one.

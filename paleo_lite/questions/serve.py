@@ -22,7 +22,7 @@ from .serve_options import Serve
 if TYPE_CHECKING:
     from ..machines import Price
     from ..serving.answers import Serving
-    from ..serving.candidates import Candidate, PrefillChoice
+    from ..serving.candidates import Candidate
     from ..serving.classes import RequestClass
     from ..serving.deployment import Deployment
     from ..serving.placement import Division
@@ -244,9 +244,6 @@ def advised_question(question: Serve, best: Candidate) -> Serve:
     )  # fmt: skip
     if best.draft is not None:
         alone = dataclasses.replace(alone, speculation=best.draft.settings)
-    nodes = {one: _nodes_of(question, one) for one in (best, best.prefill) if one is not None}
-    if best.prefill is None and nodes[best] is not None:
-        alone = dataclasses.replace(alone, platform=nodes[best])
     if best.prefill is None:
         degrees: dict[str, Any] = {name: n for name, n in best.division._asdict().items() if n > 1}
         return dataclasses.replace(alone, **{"tensor": 1, **degrees}, replicas=best.replicas)
@@ -254,24 +251,9 @@ def advised_question(question: Serve, best: Candidate) -> Serve:
         name: {"replicas": pool.replicas, **_settings_of_division(pool.division)}
         for name, pool in (("prefill_pool", best.prefill), ("decode_pool", best))
     }
-    for name, pool in (("prefill_pool", best.prefill), ("decode_pool", best)):
-        if nodes[pool] is not None:
-            pools[name]["platform"] = nodes[pool]
     if best.prefill.gpu != best.gpu:
         pools["prefill_pool"]["gpu"] = best.prefill.gpu
     return dataclasses.replace(alone, **pools)
-
-
-def _nodes_of(question: Serve, pool: Candidate | PrefillChoice) -> str | None:
-    """Return the computer whose nodes a replica of advice is on; None if it is on one, or the question names it."""
-    from ..api.serve_advice import TENSOR_DEGREES
-    from ..distributed.platforms import usual_computer
-
-    if pool.tensor <= TENSOR_DEGREES[-1] or question.tensor is not None or question.platform or question.link:
-        return None
-    computer = usual_computer(pool.gpu)
-    assert computer is not None
-    return computer.name
 
 
 def _settings_of_division(division: Division) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import msgspec
 
 from ..architectures import Network
 from ..architectures.network import MODEL_CARDS
+from ..distributed.platforms import usual_computer
 from ..engines.records import SERVERS
 from ..engines.records.record import HEAD, DraftWords, Launcher, NodeWords
 from ..formats import FORMATS
@@ -158,16 +159,22 @@ def launch_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
     return LaunchParts(command, repository, options, environment, lines, entries, node_options, launcher.file_option)
 
 
-NODE_DEVICES = 8
-"""Devices of a node, where the question says nothing of nodes."""
+USUAL_HOST_DEVICES = 8
+"""Devices of a host, where neither the question nor the usual computer of the device says how many."""
+
+
+def host_devices(deployment: Deployment) -> int:
+    """Return the devices that a command starts a server on: those of a node, and of a rack those of a tray."""
+    on_device = deployment.on_device
+    computer = usual_computer(on_device.machine.device.id)
+    devices = USUAL_HOST_DEVICES if computer is None else computer.devices_per_host or computer.devices_per_node
+    group = on_device.group
+    return devices if group is None or group.between is None else min(devices, group.devices_per_node)
 
 
 def count_nodes(deployment: Deployment) -> int:
-    """Return the number of nodes that a replica is on."""
-    on_device = deployment.on_device
-    group = on_device.group
-    per_node = NODE_DEVICES if group is None or group.between is None else group.devices_per_node
-    return -(-on_device.devices // per_node)
+    """Return the number of hosts that a replica is on."""
+    return -(-deployment.on_device.devices // host_devices(deployment))
 
 
 def _node_words(deployment: Deployment) -> NodeWords | None:

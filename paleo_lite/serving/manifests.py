@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BadValue
 from ..text import slug
-from .launch import CONFIGURATION, LaunchParts, launch_notes, launch_parts, pools_of, why_not_launched
+from .launch import (
+    CONFIGURATION,
+    LaunchParts,
+    count_nodes,
+    host_devices,
+    launch_notes,
+    launch_parts,
+    pools_of,
+    why_not_launched,
+)
 from .nodes import has_several_devices, host_notes, node_notes, node_selector
 from .routers import ROUND_ROBIN
 
@@ -23,9 +32,6 @@ if TYPE_CHECKING:
 
 PORT = 8000
 """Port at which requests are answered."""
-
-NODE_DEVICES = 8
-"""Devices of a node, of which pods and services of a Compose file have only one."""
 
 TOKEN = "HF_TOKEN"
 """Variable with which networks are loaded from Hugging Face."""
@@ -77,9 +83,10 @@ def compose_file(deployment: Deployment) -> StartFile:
             name = f"{SERVICE_NAMES[role]}-{replica}"
             services[name] = _compose_service(pool, parts, role, devices)
             roles.append((name, role))
-        if first > NODE_DEVICES:
+        most = host_devices(pool)
+        if first > most:
             raise BadValue(
-                f"a Compose file starts at most the {NODE_DEVICES} devices of one computer (got {deployment.devices}): "
+                f"a Compose file starts at most the {most} devices of one computer (got {deployment.devices}): "
                 "name the file .kubernetes.yaml"
             )
     content: dict[str, Any] = {"name": _name_of(deployment), "services": services, "volumes": {"models": {}}}
@@ -347,7 +354,7 @@ def _dynamo_service(pool: Deployment, role: str, labels: Mapping[str, str]) -> d
         arguments += ["--disaggregation-mode", role]
         if pool.engine.name.startswith("sglang"):
             arguments += ["--disaggregation-transfer-backend", "nixl"]
-    nodes = -(-devices // NODE_DEVICES)
+    nodes = count_nodes(pool)
     if nodes > 1:
         service["multinode"] = {"nodeCount": nodes}
     container: dict[str, Any] = {
@@ -406,11 +413,10 @@ def _checked_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
 
 
 def _check_node(deployment: Deployment) -> None:
-    devices = deployment.on_device.devices
-    if devices > NODE_DEVICES:
+    if count_nodes(deployment) > 1:
         raise BadValue(
-            f"a replica of {devices} devices spans several nodes of {NODE_DEVICES}, but a pod has one: name the file "
-            ".dynamo.yaml"
+            f"a replica of {deployment.on_device.devices} devices spans several nodes of {host_devices(deployment)}, "
+            "but a pod has one: name the file .dynamo.yaml"
         )
 
 

@@ -5,6 +5,7 @@ Tests: serving/advise.py, serving/candidates.py, serving/wide.py, api/serve_advi
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from typing import Any
@@ -19,14 +20,13 @@ from paleo_lite.cli.answers import progress_of_long_answers
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.progress import listening, report
-from paleo_lite.questions.records import settings_of
 from paleo_lite.questions.serve import advised_question
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.document import Table
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.advise import _batch_limits, choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
-from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, PrefillChoice, rank
+from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, rank
 from paleo_lite.serving.requests import Demand, Lengths, generate_traffic
 from paleo_lite.serving.saturation import saturate
 from paleo_lite.serving.slo import Missed, Objective
@@ -389,16 +389,16 @@ def test_more_ranks_have_more_sequences() -> None:
     assert _batch_limits(users, 8)[-2:] == (512, 700) and _batch_limits(users)[-2:] == (256, 512)
 
 
-def test_the_command_names_the_computers_of_a_replica_on_several_nodes() -> None:
+def test_the_command_leaves_the_computers_of_a_replica_to_its_deployment() -> None:
+    """Without a platform a replica of more devices than a node has is on the usual computers, as in the search."""
     degrees = {"tensor": 16, "expert_parallel": 16, "attention_data_parallel": 16}
     best = candidate(gpu="h200-sxm", **degrees)
-    question = pl.Serve("deepseek-r1", gpu="h200-sxm", rate=5, advise="cost")
-    alone = advised_question(question, best)
-    assert alone.platform == "NVIDIA DGX H200" and alone.tensor == 16
-    prompts = PrefillChoice("h200-sxm", 8, 1, 8, 8, 2, 5.0, 4.0)
-    pools = advised_question(question, msgspec.structs.replace(best, prefill=prompts))
-    assert pools.platform is None and settings_of(pools.decode_pool)["platform"] == "NVIDIA DGX H200"
-    assert "platform" not in settings_of(pools.prefill_pool)
+    alone = advised_question(pl.Serve("deepseek-r1", gpu="h200-sxm", rate=5, advise="cost"), best)
+    assert alone.platform is None and alone.tensor == 16
+    named = dataclasses.replace(alone, platform="dgx-h200", gpu=None)
+    groups = [make_deployment(question).on_device.group for question in (alone, named)]
+    assert groups[0] is not None and groups[1] is not None
+    assert (groups[0].nodes, groups[0].links) == (groups[1].nodes, groups[1].links) and groups[0].nodes == 2
     given = pl.Serve("deepseek-r1", platform="dgx-h200", rate=5, advise="cost")
     assert advised_question(given, best).platform == "dgx-h200"
 

@@ -284,6 +284,18 @@ def test_replicas_on_several_nodes_are_started_on_each(
     assert "HEAD" not in str(one.launch_command) and "a replica is on" not in " ".join(one.notes)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "tensor", "nodes"), [("gb200", 16, 4), ("gb300", 8, 2), ("gb300", 4, 1), ("b200", 8, 1)]
+)
+def test_racks_have_four_devices_in_each_tray(gpu: str, tensor: int, nodes: int) -> None:
+    """NVIDIA's reference architecture of DGX GB200: a compute tray has four GPUs, and a host of its own."""
+    degrees = {"tensor": tensor, "expert_parallel": tensor, "attention_data_parallel": tensor}
+    result = serve("deepseek-r1", gpu=gpu, concurrency=4, num_requests=8, engine="vllm", **degrees)
+    command = str(result.launch_command)
+    assert ("--data-parallel-size-local 4" in command) == (nodes > 1)
+    assert any(f"a replica is on {nodes} nodes" in note for note in result.notes) == (nodes > 1)
+
+
 def test_length_is_at_most_what_the_cache_holds() -> None:
     """Of each of the pools, whose caches differ."""
     result = serve(

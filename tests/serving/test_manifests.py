@@ -295,10 +295,20 @@ def test_dynamo_takes_several_nodes() -> None:
     assert worker["multinode"] == {"nodeCount": 2} and worker["resources"] == {"limits": {"gpu": "8"}}
 
 
+def test_dynamo_takes_the_trays_of_a_rack() -> None:
+    degrees = {"tensor": 16, "expert_parallel": 16, "attention_data_parallel": 16}
+    worker = read(dynamo_graph(deployment_of("deepseek-r1", gpu="gb200", **degrees)), GRAPH)["spec"]["services"][
+        "worker"
+    ]
+    assert worker["multinode"] == {"nodeCount": 4} and worker["resources"] == {"limits": {"gpu": "4"}}
+
+
 @pytest.mark.parametrize(
     ("make", "options", "sentence"),
     [
         (compose_file, {"replicas": 9}, "at most the 8 devices"),
+        (compose_file, {"gpu": "gb200", "replicas": 5}, "at most the 4 devices"),
+        (kubernetes_file, {"gpu": "gb200", "tensor": 8}, "spans several nodes of 4"),
         (kubernetes_file, {"tensor": 16, "link": "infiniband-ndr"}, "spans several nodes"),
         (llm_d_values, {"engine": "sglang"}, "starts vllm"),
         (kubernetes_file, {"engine": "vllm-0.7"}, "no container image of vllm-0.7"),
