@@ -25,14 +25,18 @@ CAUSES = (READING, UNPACKING, WAITS, ARITHMETIC)
 
 
 def local_traits(contents: Contents, device: Device, backend: str, source: str = "") -> dict[str, str]:
-    """Return the traits by which measurements are compared: source, engine, device, format, network."""
-    return {
+    """Return the traits by which measurements are compared: source, engine, device, format, network, experts.
+
+    Products of experts are many and small, and a machine is off by another factor in them than in large ones.
+    """
+    traits = {
         "source": source,
         "engine": backend,
         "device": device.id,
         "format": contents.weights,
         "network": contents.name,
     }
+    return {**traits, "experts": "yes"} if contents.has_experts else traits
 
 
 def multiply_causes(constants: BackendConstants, logs: Mapping[str, float]) -> BackendConstants:

@@ -17,11 +17,16 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.api.calibrations import find_result_files
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.alternatives import try_alternatives
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
-from paleo_lite.calibration.posterior import Observation, remaining_width
+from paleo_lite.calibration.posterior import Observation, condition, remaining_width
 from paleo_lite.calibration.store import find_calibration, write_calibration
+from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
+from paleo_lite.machines import find_device
+from paleo_lite.own_machines.causes import local_traits
+from paleo_lite.own_machines.contents import read_contents
 from result_samples import VLLM_SERVE
 
 SERVER = {"gpu": "h100-sxm", "precision": "bf16"}
@@ -489,3 +494,24 @@ def test_rows_that_contradict_each_other_are_no_good_calibration(tmp_path: Path)
 
 def test_rows_that_agree_are_not_doubted(slow_server: EvidenceCalibration) -> None:
     assert not any("contradict" in sentence for sentence in slow_server.warnings())
+
+
+def test_experts_of_a_machine_move_experts_more_than_dense_networks() -> None:
+    # MLX on an M1 Ultra (lablup/mlxcel): 14.25 ms per token of qwen3-30b-a3b, and 11.83 ms of qwen3-8b.
+    device = find_device("apple-m1-ultra")
+    mixture, other, dense = (
+        read_contents(find_network(name), "mlx-4bit", None, LOCAL_ENGINES["mlx"])
+        for name in ("qwen3-30b-a3b", "qwen3.5-35b-a3b", "qwen3-8b")
+    )
+    assert "experts" not in local_traits(dense, device, "mlx")
+    known = local_traits(mixture, device, "mlx", "lablup/mlxcel")
+    assert known["experts"] == "yes"
+    shares = {"reading": 0.15, "unpacking": 0.27, "waits": 0.58}
+    row = Observation("local", "token_s", "qwen3-30b-a3b", known, 14.25e-3, 7.6e-3, shares)
+    posterior = condition([row], "local")
+    of_mixture, of_dense = (
+        posterior.factors({**local_traits(contents, device, "mlx"), "source": "lablup/mlxcel"}).mean
+        for contents in (other, dense)
+    )
+    assert (of_mixture > 1.1 * of_dense)[:3].all()  # reading, unpacking and waits
+    assert (of_dense[:3] > 0).all()

@@ -44,6 +44,7 @@ LEVELS = {
     "local": {
         "source": ["source", "engine"],
         "device": ["source", "engine", "device"],
+        "experts": ["source", "engine", "device", "experts"],
         "format": ["source", "engine", "device", "format"],
         "network": ["source", "engine", "device", "format", "network"],
     },
