@@ -208,15 +208,26 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
         return after, before
 
 
+class ServerSpread(msgspec.Struct, frozen=True):
+    """Standard deviations of the logarithm of a step of a server that kernels do not explain."""
+
+    step: float  # of a server by itself
+    source: float  # of what all servers of one source have in common: versions, options, text, clients
+
+    @property
+    def variance(self) -> float:
+        """Variance of the logarithm of a step."""
+        return self.step**2 + self.source**2
+
+
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     """Constants of all classes of kernels, and of steps and servers."""
 
     classes: dict[str, ClassFit]  # fitted cells by the name of the class
     company: tuple[Company, ...] = ()  # kernels in a server relative to kernels alone
     hosts: dict[str, Host] = {}  # time of the host by engine
-    step_deviation: float = 0.1  # standard deviation of the logarithm of a step that nothing else explains
-    # Standard deviation of what all servers of one source have in common: versions, options, text, clients.
-    source_deviation: float = 0.0
+    spread: ServerSpread = ServerSpread(0.1, 0.0)  # of steps of all servers
+    dense_spread: ServerSpread = ServerSpread(0.1, 0.0)  # of steps of networks without experts
     # Generations of which servers were measured, but no kernels, with the standard deviation of the logarithm of a
     # step: their kernels are those of other generations times the factors of `company`.
     served: dict[str, float] = {}
@@ -227,10 +238,9 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
         """Return the deviation of a step on a device of which only servers were measured; None for others."""
         return self.served.get(generation_of(device))
 
-    @property
-    def server_variance(self) -> float:
-        """Variance of the logarithm of a step of a server that kernels do not explain."""
-        return self.step_deviation**2 + self.source_deviation**2
+    def server_variance(self, *, has_experts: bool) -> float:
+        """Return the variance of the logarithm of a step of a server that kernels do not explain."""
+        return (self.spread if has_experts else self.dense_spread).variance
 
     def company_of(self, kernels: str, device: Device, engine: str, form: str, is_prompt: bool) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of kernels in a server."""

@@ -5,6 +5,7 @@ The names are those that users of engines know: QKV projection, attention, route
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -105,3 +106,8 @@ class CountedKernel(msgspec.Struct, frozen=True):
         """Kernels that the engine launches for it in an iteration."""
         each = self.kernel.launches if isinstance(self.kernel, Pointwise) else 1
         return self.count * each
+
+
+def have_experts(kernels: Iterable[CountedKernel]) -> bool:
+    """Return whether kernels of a mixture of experts are among some."""
+    return any(isinstance(counted.kernel, ExpertsKernel) for counted in kernels)

@@ -32,7 +32,16 @@ from .formulas import (
     prompt_attention_s,
 )  # fmt: skip
 from .kernel_formats import SIMILAR_FORMATS, Formats, device_clock_hz, kernel_rates
-from .kernels import AttentionKernel, CountedKernel, ExchangeKernel, ExpertsKernel, Kernel, Pointwise, ProductKernel
+from .kernels import (
+    AttentionKernel,
+    CountedKernel,
+    ExchangeKernel,
+    ExpertsKernel,
+    Kernel,
+    Pointwise,
+    ProductKernel,
+    have_experts,
+)
 from .records import KERNELS
 from .routing import UNIFORM, expert_load
 
@@ -284,7 +293,8 @@ class EngineStep:
         What measured servers leave of it depends on the causes of the time that is asked for, of which an iteration is
         a part: see `EngineConstants.learned`.
         """
-        return np.sqrt(self.variance(kernels, load) + self.constants.server_variance)
+        of_server = self.constants.server_variance(has_experts=have_experts(kernels))
+        return np.sqrt(self.variance(kernels, load) + of_server)
 
     @cached_property
     def _clock_hz(self) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
-from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants
+from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants, ServerSpread
 from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.kernel_formats import Formats, kernel_rates
 from paleo_lite.engines.kernels import (
@@ -135,6 +135,20 @@ def test_the_variance_of_a_single_term_is_that_of_its_constants() -> None:
     kernels = [CountedKernel(Pointwise("norm", 1e9), 10)]
     found = step(variance=0.04, scatter=0.3, pointwise={"floor_cycles": 1e-3}).variance(kernels, Load(tokens=8.0))
     assert float(found) == pytest.approx(0.04 + 0.09, rel=0.03)
+
+
+def test_servers_of_mixtures_deviate_by_more_than_dense_ones() -> None:
+    """Beside kernels that are known exactly: the root of 0.12^2 + 0.09^2, and with experts of 0.12^2 + 0.16^2."""
+    exact = step()
+    known = msgspec.structs.replace(
+        exact.constants, dense_spread=ServerSpread(0.12, 0.09), spread=ServerSpread(0.12, 0.16)
+    )
+    of_server = EngineStep(H100, "vllm", FORMATS, ALONE, known)
+    dense = [CountedKernel(Pointwise("norm", 1e5), 10)]
+    experts = CountedKernel(ExpertsKernel("experts", 64, 4, 2048, 768, 3), 10)
+    load = Load(tokens=8.0, all_tokens=8.0)
+    assert of_server.deviation(dense, load) == pytest.approx(0.15, rel=1e-6)
+    assert of_server.deviation([*dense, experts], load) == pytest.approx(0.2, rel=1e-6)
 
 
 def test_errors_of_two_classes_are_independent() -> None:

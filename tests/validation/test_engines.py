@@ -416,6 +416,40 @@ def test_sources_differ_by_the_root_mean_square_of_their_biases() -> None:
     assert between_sources(biases, "b") == pytest.approx(np.sqrt(0.09 / 2) * 2.920 / 1.645, abs=1e-3)
 
 
+def test_sources_differ_by_less_without_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source is off by 0.1, and with experts by 0.5; of three times 0.1 and of 0.1, 0.1 and 0.5 are the means."""
+    times = steps.StepTimes({("products", "bf16"): 0.001}, {("products", "bf16"): 0.001})
+    experts = steps.StepTimes({("experts", "bf16"): 0.001}, {("experts", "bf16"): 0.001})
+    of_source = {"a": [times], "b": [times], "c": [times, experts, experts]}
+    parts: Any = [
+        steps.StepParts(
+            msgspec.structs.replace(SERVER, source=source),
+            one, one, one, prompts_per_token=0.0, logits=1e5, prompt_launches=100, variance=0.0,
+        )
+        for source, decodes in of_source.items() for one in decodes
+    ]  # fmt: skip
+    known: list[set[str]] = []
+
+    def fit(rest: Any, constants: EngineConstants, tolerance: float) -> EngineConstants:
+        known.append({part.server.source for part in rest})
+        return constants
+
+    def predict(part: Any, fitted: EngineConstants) -> tuple[float, float]:
+        return part.server.step_s * float(np.exp(0.5 if part.has_experts else 0.1)), 1.0
+
+    monkeypatch.setattr(steps, "fit_steps", fit)
+    monkeypatch.setattr(steps, "predict_steps", predict)
+    biases = steps.source_biases(parts, EngineConstants({}))
+    assert known == [{"b", "c"}, {"a", "c"}, {"a", "b"}]
+    assert biases.every == pytest.approx({"a": 0.1, "b": 0.1, "c": 0.5})
+    assert biases.dense == pytest.approx({"a": 0.1, "b": 0.1, "c": 0.1})
+    fitted = steps.with_source_deviations(EngineConstants({}), biases)
+    assert fitted.spread.source == pytest.approx(between_sources(biases.every))
+    assert fitted.dense_spread.source == pytest.approx(0.1 * 2.353 / 1.645, abs=1e-3)
+    without_c = steps.with_source_deviations(EngineConstants({}), biases, "c")
+    assert without_c.spread.source == pytest.approx(0.1 * 2.920 / 1.645, abs=1e-3)
+
+
 def test_first_tokens_deviate_as_those_of_unseen_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every forecast of a held-out network is off by exp(0.329), of which 1.645 deviations are the 90% quantile."""
     servers = [

@@ -34,12 +34,12 @@ from .servers import PublishedServer, published_servers
 from .steps import (
     HELD_OUT_TOLERANCE,
     StepParts,
-    between_sources,
     fit_steps,
     is_fitted,
     parts_of,
     predict_steps,
     source_biases,
+    with_source_deviations,
 )
 from .tables import TimedKernels, published_kernels
 
@@ -207,7 +207,7 @@ def validate_servers(data: Path) -> list[ServerRow]:
     alone = fit_constants(fits)
     parts = [parts_of(server, alone) for server in published_servers(data) if is_fitted(server)]
     biases = source_biases(parts, alone)
-    shipped = _judge_steps(parts, fit_steps(parts, alone), between_sources(biases))
+    shipped = _judge_steps(parts, with_source_deviations(fit_steps(parts, alone), biases))
     rows = list(_server_rows("nothing", [part.server for part in parts], shipped))
     for split, key in SERVER_SPLITS.items():
         servers: list[PublishedServer] = []
@@ -220,7 +220,8 @@ def validate_servers(data: Path) -> list[ServerRow]:
                 known = without(alone, split, name)
                 own = [parts_of(part.server, known) for part in own]
             servers += [part.server for part in own]
-            judged.append(_judge_steps(own, fitted, between_sources(biases, name if split == "source" else "")))
+            fitted = with_source_deviations(fitted, biases, name if split == "source" else "")
+            judged.append(_judge_steps(own, fitted))
         rows += _server_rows(split, servers, _together(judged))
     return rows
 
@@ -229,11 +230,10 @@ def _owner(cell: CellFit, split: str) -> str:
     return cell.gpu if split == "device" else cell.engine
 
 
-def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants, source_deviation: float) -> LogErrors:
+def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants) -> LogErrors:
     """Return the errors of the times per output token of servers at some factors of company and hosts."""
-    fitted = msgspec.structs.replace(fitted, source_deviation=source_deviation)
     errors = [np.log(predict_steps(part, fitted)[0] / part.server.step_s) for part in parts]
-    deviations = [np.sqrt(part.variance + fitted.server_variance) for part in parts]
+    deviations = [np.sqrt(part.variance + fitted.server_variance(has_experts=part.has_experts)) for part in parts]
     return LogErrors(np.array(errors), np.array(deviations))
 
 

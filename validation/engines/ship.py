@@ -16,7 +16,14 @@ from paleo_lite.files import write_atomically
 from .fit import fit_cell, fit_constants
 from .served import with_served
 from .servers import published_servers
-from .steps import between_sources, fit_steps, is_fitted, parts_of, source_biases, with_first_token_deviations
+from .steps import (
+    fit_steps,
+    is_fitted,
+    parts_of,
+    source_biases,
+    with_first_token_deviations,
+    with_source_deviations,
+)
 from .tables import published_kernels
 
 SOURCES = (
@@ -37,11 +44,11 @@ def ship_engines(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     alone = fit_constants(fits)
     servers = [server for server in published_servers(data) if is_fitted(server)]
     parts = [parts_of(server, alone) for server in servers]
-    between = between_sources(source_biases(parts, alone))
+    biases = source_biases(parts, alone)
     fitted = with_first_token_deviations(fit_steps(parts, alone), parts, alone)
-    fitted = msgspec.structs.replace(fitted, source_deviation=between, sources=SOURCES)
+    fitted = msgspec.structs.replace(with_source_deviations(fitted, biases), sources=SOURCES)
     fitted = with_served(fitted)
     write_atomically(folder / constants.FILE, msgspec.json.encode(fitted))
     constants.engine_constants.cache_clear()
-    errors = f"{fitted.step_deviation:.1%} off, {between:.1%} between sources"
+    errors = f"{fitted.spread.step:.1%} off, {fitted.spread.source:.1%} between sources"
     yield "engines", f"{len(fits)} tables of kernels, {len(servers)} servers, {errors}"

@@ -33,7 +33,7 @@ from scipy.optimize import least_squares
 from scipy.special import stdtrit
 
 from paleo_lite.engines.blocks import sampled_logits
-from paleo_lite.engines.constants import Company, EngineConstants, Host, generation_of
+from paleo_lite.engines.constants import Company, EngineConstants, Host, ServerSpread, generation_of
 from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.step import UNKNOWN_HOST, EngineStep, Load
@@ -93,6 +93,8 @@ TOLERANCE, HELD_OUT_TOLERANCE = 1e-8, 1e-3
 HELD_OUT = 1.5
 """Errors of servers whose network is held out, relative to those of servers in the fit."""
 
+SMALLEST_STEP_DEVIATION = 0.12
+
 Cell = tuple[str, str]
 """Class of kernels and format."""
 
@@ -131,6 +133,11 @@ class StepParts(msgspec.Struct, frozen=True):
     logits: float
     prompt_launches: int
     variance: float
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the network is a mixture of experts."""
+        return any(kernels == "experts" for kernels, _ in self.decode.launch_s)
 
 
 def parts_of(server: PublishedServer, constants: EngineConstants) -> StepParts:
@@ -424,10 +431,16 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
             times["nucleus_logit_s"] = 0.0
         own = first_errors[has_first & (model.engine_rows[:, row] > 0)]
         hosts[engine] = Host(**times, first_token_deviation=_spread(own))
-    deviation = HELD_OUT * 1.4826 * float(np.median(errors))
+    dense = np.array([not part.has_experts for part in parts])
     return msgspec.structs.replace(
-        constants, company=tuple(company), hosts=hosts, step_deviation=round(max(deviation, 0.12), 3)
-    )
+        constants, company=tuple(company), hosts=hosts, spread=ServerSpread(_step_deviation(errors), 0.0),
+        dense_spread=ServerSpread(_step_deviation(errors[dense] if dense.any() else errors), 0.0),
+    )  # fmt: skip
+
+
+def _step_deviation(errors: Any) -> float:
+    """Return the standard deviation of steps whose network is held out, from the errors of those in the fit."""
+    return round(max(HELD_OUT * 1.4826 * float(np.median(errors)), SMALLEST_STEP_DEVIATION), 3)
 
 
 def informs_first_token(server: PublishedServer) -> bool:
@@ -468,15 +481,40 @@ def with_first_token_deviations(
     return msgspec.structs.replace(fitted, hosts=hosts)
 
 
-def source_biases(parts: Sequence[StepParts], constants: EngineConstants) -> dict[str, float]:
-    """Return the median error of the logarithm of the time per token of each source, with the source held out."""
-    biases = {}
+class SourceBiases(NamedTuple):
+    """Median errors of the logarithm of the time per token of each source, with the source held out."""
+
+    # Of all servers, and of those of networks without experts.
+    every: dict[str, float]
+    dense: dict[str, float]
+
+
+def source_biases(parts: Sequence[StepParts], constants: EngineConstants) -> SourceBiases:
+    """Return the biases of all sources."""
+    biases = SourceBiases({}, {})
     for source in sorted({part.server.source for part in parts}):
         own = [part for part in parts if part.server.source == source]
         fitted = fit_steps([part for part in parts if part.server.source != source], constants, HELD_OUT_TOLERANCE)
-        errors = [np.log(predict_steps(part, fitted)[0] / part.server.step_s) for part in own]
-        biases[source] = float(np.median(errors))
+        errors = [float(np.log(predict_steps(part, fitted)[0] / part.server.step_s)) for part in own]
+        biases.every[source] = float(np.median(errors))
+        of_dense = [error for part, error in zip(own, errors) if not part.has_experts]
+        if of_dense:
+            biases.dense[source] = float(np.median(of_dense))
     return biases
+
+
+def with_source_deviations(fitted: EngineConstants, biases: SourceBiases, held_out: str = "") -> EngineConstants:
+    """Return fitted constants with the deviations between sources, without what one of them says.
+
+    Mixtures have those of all servers: of the four sources that have them one is off by 36%, which says little of the
+    next.
+    """
+    every, dense = (between_sources(one, held_out) for one in biases)
+    return msgspec.structs.replace(
+        fitted,
+        spread=ServerSpread(fitted.spread.step, every),
+        dense_spread=ServerSpread(fitted.dense_spread.step, dense),
+    )
 
 
 def between_sources(biases: dict[str, float], held_out: str = "") -> float:

@@ -55,7 +55,7 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
     logit_s = host.logit_s + (host.nucleus_logit_s if server.has_nucleus else 0.0)
     seconds[HOST] = host.iteration_s + logit_s * logits
     seconds[PROMPTS] = max(tpot_s - sum(seconds.values()), 0.0)
-    step_deviation = np.sqrt(part.variance + constants.server_variance)
+    step_deviation = np.sqrt(part.variance + constants.server_variance(has_experts=part.has_experts))
     group, situation = tuple(traits.values()), f"{server.concurrency} {server.input_tokens:g} {server.output_tokens:g}"
     yield Grouped(
         group,
