@@ -132,6 +132,10 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         A rank computes a whole prompt, even if it is longer than the tokens of an iteration.
         """
         engine, ranks = self.engine, self.limited_ranks
+        if engine.tokens_per_rank:
+            # Ranks compute no more than the chunk that they share.
+            tokens = min(self.on_device.attention_data * engine.max_batched_tokens, engine.chunked_prefill)
+            engine = msgspec.structs.replace(engine, max_batched_tokens=max(engine.max_batched_tokens, tokens))
         if ranks == 1:
             return engine
         tokens = engine.max_batched_tokens if engine.chunked_prefill else max(engine.max_batched_tokens, longest_prompt)

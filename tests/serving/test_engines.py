@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.engines.constants import Host
 from paleo_lite.engines.records import KERNELS, SERVERS, find_server, kernels_of
 from paleo_lite.engines.records.record import SAMPLINGS
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import find_device
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.iteration import with_host
 
 
@@ -148,6 +150,27 @@ def test_some_engines_look_for_requests_now_and_then() -> None:
         find_server("vllm", receive_interval=30)
     with pytest.raises(BadValue, match="receive-interval"):
         find_server("sglang", receive_interval=0)
+
+
+@pytest.mark.parametrize(("chunk", "tokens"), [(8192, 16384), (65536, 65536), (262144, 131072)])
+def test_ranks_of_sglang_share_a_chunk_but_not_the_tokens_of_a_prefill(chunk: int, tokens: int) -> None:
+    """`ServerArgs` divides `chunked_prefill_size` by `dp_size`; each rank has all of `max_prefill_tokens`, 16,384."""
+    degrees = {"tensor": 8, "expert_parallel": 8, "attention_data_parallel": 8}
+    question = pl.Serve("deepseek-r1", gpu="h200-sxm", engine="sglang", chunked_prefill=chunk, **degrees)
+    engine = make_deployment(question).replica_engine()
+    assert (engine.chunked_prefill, engine.max_batched_tokens, engine.max_sequences) == (chunk, tokens, 4096)
+
+
+def test_a_larger_chunk_of_a_prefill_pool_computes_more_prompts_at_a_time() -> None:
+    degrees = "replicas=1,tensor=8,expert-parallel=8,attention-data-parallel=8"
+    waits_s = [
+        pl.serve(
+            "deepseek-r1", gpu="h200-sxm", engine="sglang", concurrency=32, num_requests=32, input_tokens=4096,
+            output_tokens=8, prefill_pool=f"{degrees},chunked-prefill={chunk}", decode_pool=degrees,
+        ).latencies["ttft_s"]["p90"].value
+        for chunk in (16384, 131072)
+    ]  # fmt: skip
+    assert waits_s[1] is not None and waits_s[0] is not None and waits_s[1] < 0.9 * waits_s[0]
 
 
 def test_bad_values() -> None:

@@ -226,6 +226,8 @@ class Server(Engine, frozen=True, kw_only=True):
     # Whether both limits, and the chunks of prompts, are those of each rank with attention data parallelism; otherwise
     # the ranks share them.
     limits_per_rank: bool
+    # Whether the tokens per iteration alone are those of each rank, where ranks share the other limits.
+    tokens_per_rank: bool = False
     block_tokens: int  # tokens per block of the paged KV cache
     # Fraction of the device memory that weights, activations and cache may take, or, with `is_fraction_of_free`, of the
     # memory that weights and activations leave free, that becomes the cache.

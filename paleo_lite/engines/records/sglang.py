@@ -119,7 +119,10 @@ SGLANG = Server(
     local=None,
     max_batched_tokens=16384,
     max_sequences=4096,
+    # Ranks share `--chunked-prefill-size` (`ServerArgs._handle_data_parallelism` divides it by `dp_size`) and
+    # `--max-running-requests`, but each has `--max-prefill-tokens` (`TpModelWorker.__init__`).
     limits_per_rank=False,
+    tokens_per_rank=True,
     limits_on=limits_on,
     block_tokens=1,
     memory_fraction=0.88,
