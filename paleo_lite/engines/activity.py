@@ -108,10 +108,14 @@ class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
 
     def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return the constants of a class of kernels, replaced where they belong to another term."""
-        constants = self.whole.of(kernels, device, engine, form)
-        replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
-        theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, constants.theta)]
-        return constants._replace(theta=np.array(theta))
+        key = (kernels, device.id, engine, form)
+        known: dict[tuple[str, ...], KernelConstants] = self.__dict__.setdefault("_known", {})
+        if key not in known:
+            whole = self.whole.of(kernels, device, engine, form)
+            replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
+            theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, whole.theta)]
+            known[key] = whole._replace(theta=np.array(theta))
+        return known[key]
 
 
 class DataSheetConstants(EngineConstants, frozen=True, dict=True):
@@ -133,11 +137,25 @@ def kernel_activity(step: EngineStep, kernels: Sequence[CountedKernel], load: Lo
 
 def kernel_activities(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> list[Activity]:
     """Return the activity in all launches of each of some kernels; see `kernel_activity`."""
-    parts: dict[Part, EngineStep] = {}
-    for part in REPLACED:  # the step whose kernels take the time of one term
+    parts = _parts_of(step)
+    return [_launch_activity(step, parts, counted, load).times(counted.count) for counted in kernels]
+
+
+def _narrow_factor(step: EngineStep, precision: str) -> float:
+    """Return the factor of a precision on the device of a step, which is looked up once."""
+    known: dict[str, float] = step.__dict__.setdefault("_narrow_factors", {})
+    if precision not in known:
+        known[precision] = narrow_factor(step.device, precision)
+    return known[precision]
+
+
+def _parts_of(step: EngineStep) -> dict[Part, EngineStep]:
+    """Return the steps whose kernels take the time of one term each, which are made once for a step."""
+    parts: dict[Part, EngineStep] = step.__dict__.setdefault("_parts", {})
+    for part in REPLACED if not parts else ():
         only = PartConstants(classes={}, whole=step.constants, part=part)
         parts[part] = EngineStep(step.device, step.engine, step.formats, step.placement, only)
-    return [_launch_activity(step, parts, counted, load).times(counted.count) for counted in kernels]
+    return parts
 
 
 def _launch_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: CountedKernel, load: Load) -> Activity:
@@ -155,5 +173,5 @@ def _launch_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: C
     return Activity(
         arithmetic_s=work * rest_s * terms["arithmetic"] / both_s,
         memory_s=work * rest_s * terms["memory"] / both_s,
-        peak_s=narrow_factor(step.device, products_precision(form)) * terms["peak"],
+        peak_s=_narrow_factor(step, products_precision(form)) * terms["peak"],
     )
