@@ -16,7 +16,7 @@ from ..formats import FORMATS
 from ..machines import Device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
 from ..serving.answers import Serving, answer
-from ..serving.candidates import Candidate, Criteria, DeploymentAdvice, prices_of, published_drafts
+from ..serving.candidates import RANKINGS, Candidate, Criteria, DeploymentAdvice, prices_of, published_drafts
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
@@ -95,7 +95,7 @@ def advise(
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
     notes = _untried_notes(deployments, given, criteria.devices)
-    if criteria.by == "cost" and deployments.price_of is None:
+    if RANKINGS[criteria.by].needs == "price" and deployments.price_of is None:
         notes += filter(None, [describe_mixed(prices_of(advice))])
     advice, result = _confirm(advice, deployments, demand, objectives, criteria.devices, notes)
     missed = missed_in(result, objectives)

@@ -257,9 +257,9 @@ class Serve(
     )  # fmt: skip
     advise: str | None = option(
         group=TRAFFIC_GROUP, is_common=True, is_single=True, type=Names("ranking", ".serving.candidates:RANKINGS"),
-        metavar="cost|joules", bare="cost",
-        help="Rank devices, parallelism, weights and batch limits by the price of --rate (without it of a token) or by "
-        "the joules of a token, and choose the best that meets --slo; without a value by cost.",
+        metavar="cost|hourly|joules", bare="cost",
+        help="Rank devices, parallelism, weights and batch limits by the price of --rate (without it of a token), that "
+        "of an hour or the joules of a token, and choose the best that meets --slo; without a value by cost.",
     )  # fmt: skip
     headroom: float | None = option(
         group=TRAFFIC_GROUP, type=Number(0, 1), metavar="FRACTION",

@@ -285,7 +285,7 @@ def _candidate_table(serving: Serving) -> Table:
     advice, ranking = serving.advice, RANKINGS[serving.advice.by]
     candidates = _within_devices(advice)
     shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
-    ranked = ranking.per_token if advice.rate_per_s is None else ranking.at_rate
+    ranked = ranking.without_rate if advice.rate_per_s is None else ranking.at_rate
     rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
     columns = select_columns(
         "is_chosen",

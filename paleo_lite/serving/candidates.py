@@ -18,7 +18,7 @@ from .price_basis import PricedDevice
 class Ranking(NamedTuple):
     """A way to rank deployments."""
 
-    per_token: str  # figure of a candidate that is smallest for the best one
+    without_rate: str  # figure of a candidate that is smallest for the best one
     at_rate: str  # the same where a rate is asked for
     # The order in words, without and with a rate, and the first of them.
     order: str
@@ -31,6 +31,9 @@ RANKINGS = {
     "cost": Ranking(
         "usd_per_million_output_tokens", "usd_per_h", "the cheapest per token", "the cheapest for {rate}", "cheapest",
         "price",
+    ),
+    "hourly": Ranking(
+        "usd_per_h", "usd_per_h", "the cheapest per hour", "the cheapest for {rate}", "cheapest per hour", "price",
     ),
     "joules": Ranking(
         "joules_per_million_output_tokens", "joules_per_million_output_tokens", "the least energy per token",
@@ -243,7 +246,7 @@ def prices_of(advice: DeploymentAdvice) -> list[PricedDevice]:
 
 def is_ranked_by_figure(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> bool:
     """Return whether any candidate has the figure of a ranking; otherwise fewer devices are better."""
-    figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].per_token
+    figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].without_rate
     return any(getattr(candidate, figure) is not None for candidate in candidates)
 
 
@@ -252,7 +255,7 @@ def rank(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> list[Ca
 
     If no candidate has the figure, such as a price, fewer devices are better; among equals the lower latency.
     """
-    figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].per_token
+    figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].without_rate
     is_known = is_ranked_by_figure(candidates, by, has_rate=has_rate)
 
     def key(candidate: Candidate) -> tuple[float, ...]:

@@ -355,13 +355,17 @@ def may_meet(ttft_s: float, tpot_s: float, pool: PoolEstimate, objectives: Seque
 
 
 def _cost(split: Split, by: str) -> float:
-    """Return what is ranked per request: dollars, or watts of the data sheet; devices where they are unknown."""
+    """Return what is ranked: dollars per request or hour, or watts of the data sheet per request.
+
+    Devices stand for what is unknown of them.
+    """
     amount: Any = split.usd_per_h
     if by == "joules":
         pools = ((split.prompt_replicas, split.prompts), (split.decode_replicas, split.decoding))
         watts = [(number * pool.devices, pool.deployment.on_device.machine.device.power_w) for number, pool in pools]
         amount = None if any(one is None for _, one in watts) else sum(number * (one or 0.0) for number, one in watts)
-    return float(split.devices if amount is None else amount) / split.requests_per_s
+    cost = float(split.devices if amount is None else amount)
+    return cost if by == "hourly" else cost / split.requests_per_s
 
 
 def _front(splits: Sequence[Split]) -> Iterator[Split]:

@@ -108,8 +108,9 @@ def choose_wide(
         for estimate in estimates
         if may_meet(estimate.ttft_s, estimate.tpot_s, estimate.pool, objectives)
     ]
-    known = [_cost_of(one, demand, estimates[0].pool) for one in others if one.meets_objectives] if estimates else []
-    most = ESTIMATE_TOLERANCE * min(known, default=math.inf)
+    simulated = [other for other in others if other.meets_objectives] if estimates else []
+    costs = [_cost_of(candidate, demand, criteria, estimates[0].pool) for candidate in simulated]
+    most = ESTIMATE_TOLERANCE * min(costs, default=math.inf)
     possible = sorted((pair for pair in possible if pair[0] <= most), key=lambda pair: pair[0])
     return [estimate for _, estimate in possible[:SIMULATED]]
 
@@ -117,6 +118,8 @@ def choose_wide(
 def _cost(estimate: WideEstimate, demand: Demand, criteria: Criteria) -> float:
     """Return the price of the rate per hour, or of a request per second; of devices where it is unknown."""
     replica = float(estimate.pool.price_usd_per_h or estimate.pool.devices)
+    if demand.finite_rate_per_s is None and criteria.by == "hourly":
+        return replica * math.ceil((demand.concurrency or 1) / estimate.batch_limit)
     if demand.finite_rate_per_s is None:
         return replica / estimate.requests_per_s
     needed_per_s = demand.finite_rate_per_s / (1 - criteria.headroom)
@@ -125,9 +128,9 @@ def _cost(estimate: WideEstimate, demand: Demand, criteria: Criteria) -> float:
     return math.inf if is_too_large else replicas * replica
 
 
-def _cost_of(candidate: Candidate, demand: Demand, pool: PoolEstimate) -> float:
+def _cost_of(candidate: Candidate, demand: Demand, criteria: Criteria, pool: PoolEstimate) -> float:
     """Return the cost of a candidate that was simulated, in the unit of `_cost`."""
-    if demand.finite_rate_per_s is None:
+    if demand.finite_rate_per_s is None and criteria.by != "hourly":
         tokens_per_s = candidate.tokens_per_s_per_gpu * candidate.devices
         answer_tokens = float(pool.sample.output_tokens.mean())
         return float(candidate.usd_per_h or candidate.devices) / tokens_per_s * answer_tokens

@@ -380,6 +380,35 @@ def test_only_wide_replicas_that_may_be_the_best_are_simulated() -> None:
     assert wide_limits(16, 100) == (64, 100)
 
 
+def test_users_who_pay_by_the_hour_get_the_cheapest_hour() -> None:
+    """Sixteen users on two devices for 4 USD/h, or on one for 3: the former have cheaper tokens."""
+    large = candidate(usd_per_million_output_tokens=1.0, usd_per_h=4.0)
+    small = candidate(usd_per_million_output_tokens=1.2, usd_per_h=3.0)
+    assert rank([small, large], "cost", has_rate=False) == [large, small]
+    assert rank([large, small], "hourly", has_rate=False) == [small, large]
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "concurrency": 64, "output_tokens": 64, "slo": "tpot=50ms"}
+    prices = {}
+    for by in ("cost", "hourly"):
+        answer = pl.serve("llama-3.1-8b", advise=by, **asked)
+        assert answer.advice is not None and answer.advice.best is not None
+        prices[by] = answer.advice.best.usd_per_h
+    assert prices["hourly"] <= prices["cost"]
+    assert prices["hourly"] == min(one.usd_per_h for one in answer.advice.candidates if one.meets_objectives)
+    assert "the cheapest per hour first" in str(serving_page(answer).tables)
+
+
+def test_wide_replicas_are_compared_by_the_hour() -> None:
+    degrees = {"tensor": 16, "expert_parallel": 16, "attention_data_parallel": 16}
+    deployment = make_deployment(pl.Serve("gpt-oss-20b", platform="dgx-h100", **degrees))
+    traffic = generate_traffic(Lengths(64), Lengths(16), count=64, concurrency=16)
+    pool = PoolEstimate(deployment, deployment.prepare(traffic), traffic)
+    quick = WideEstimate(pool, 64, None, 20.0, 18.0, 0.1, 0.01)
+    roomy = WideEstimate(pool, 128, None, 15.0, 14.0, 0.1, 0.01)
+    demand = Demand(Lengths(64), Lengths(16), concurrency=100)
+    for by, best in (("cost", quick), ("hourly", roomy)):
+        assert choose_wide([quick, roomy], [], demand, (), Criteria(by))[0] is best
+
+
 def test_more_ranks_have_more_sequences() -> None:
     """256 sequences of each rank: 4,096 users are two replicas of eight ranks, not eight."""
     demand = Demand(Lengths(1000), Lengths(100))
