@@ -187,7 +187,8 @@ def predict_local(
     context, prompt_tokens, gpus = question.context_of(contents), question.prompt_tokens, question.gpus
     engine = question.engine
     backend = engine.backend_of(device, question.backend)
-    budget = usable_bytes(device, question.memory_bytes) * gpus
+    largest_share = question.largest_share(contents.blocks)
+    budget = usable_bytes(device, question.memory_bytes) / largest_share
     buffer_bytes = buffer_bytes_of(contents)
     possible = _possible_placements(contents, device, question, budget, buffer_bytes, has_cpu=cpu is not None)
     host_constants = local_constants().backends["cpu"]
@@ -206,6 +207,11 @@ def predict_local(
     of_prompt, first_s = _prompt_parts(contents, device, device_constants, question, placed)
     deviation, prompt_deviation = _deviations(device_constants, host_constants if host_s else None)
     notes += _notes_of_run(contents, engine, backend, activity, cpu if host_s else None)
+    if question.tensor_split is not None and largest_share > 1 / gpus:
+        notes.append(
+            f"{largest_share:.0%} of the blocks are on one device, and with them as much of the cache: "
+            f"{gpus} devices hold as much as {1 / largest_share:.3g} would that share evenly"
+        )
     energy = energy_of(
         learned_device(device, contents.name, question.calibration),
         gpus,
@@ -261,7 +267,14 @@ def _prompt_parts(
 ) -> tuple[Activity, float]:
     """Return the activity of all devices in a prompt, and its seconds with the copies of weights from the host."""
     merged, tokens, gpus = contents.merged(), question.prompt_tokens, question.gpus
-    computing_s = prompt_s(merged, device, constants, tokens, gpus=gpus, pipeline=local_constants().pipeline)
+    computing_s = prompt_s(
+        merged,
+        device,
+        constants,
+        tokens,
+        largest_share=question.largest_share(contents.blocks),
+        pipeline=local_constants().pipeline,
+    )
     activity = prompt_activity(merged, device, constants, tokens)
     activity, computing_s = prompt_under_limit(device, gpus, activity, computing_s)
     copied_bytes = sum(piece.stored_bytes for piece in placement.computed_on_host)

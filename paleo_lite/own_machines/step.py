@@ -197,10 +197,14 @@ def prompt_s(
     tokens: int,
     *,
     cached: int = 0,
-    gpus: int = 1,
+    largest_share: float = 1.0,
     pipeline: float = 0.0,
 ) -> float:
-    """Return the seconds of a prompt behind a cached context, in batches that several devices may overlap."""
+    """Return the seconds of a prompt behind a cached context, in batches that several devices may overlap.
+
+    The largest share is that of the blocks on the device that has most: 1 of one device. A batch passes all devices in
+    turn, and the next ones follow at the pace of that device.
+    """
     batches = -(-tokens // UBATCH)
     total_s = 0.0
     for group in GROUPS:
@@ -214,7 +218,7 @@ def prompt_s(
         total_s += batches * read_bytes / (device.bandwidth_bytes_per_s * constants.share)
     total_s += attention_s(contents, device, constants, tokens, cached)
     total_s += batches * contents.launches * constants.wait_s(device)
-    gain = 1 - (batches + gpus - 1) / (batches * gpus)
+    gain = 1 - (1 + (batches - 1) * largest_share) / batches
     return total_s * (1 - pipeline * gain)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .records import (
     NetworkAsked,
     SiteOptions,
 )
-from .values import INTEGER, TOKENS, Quantity, to_list
+from .values import INTEGER, TOKENS, Proportions, Quantity, to_list
 
 if TYPE_CHECKING:
     from ..machines import Device
@@ -69,6 +69,11 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
     workers: int = option(
         1, group=DEVICE_GROUP, is_common=True, type=INTEGER, metavar="N", help="Devices that the layers are split over."
     )
+    tensor_split: str | Sequence[float] | None = option(
+        group=DEVICE_GROUP, type=Proportions(), is_single=True, metavar="N0,N1,...",
+        spellings=("--tensor-split", "-ts"),
+        help="Proportions of the blocks on each device, such as 3,1. [default: as many on each]",
+    )  # fmt: skip
     gpu_layers: int | str | None = option(
         group=ENGINE_GROUP, is_common=True, metavar="N|auto",
         spellings=("--gpu-layers", "--n-gpu-layers", "-ngl"),
@@ -139,6 +144,7 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
         "context": question.context,
         "prompt_tokens": question.prompt,
         "gpus": question.workers if question.workers != 1 else None,
+        "tensor_split": question.tensor_split,
         "device_memory": question.device_memory,
         "gpu_layers": gpu_layers,
         "cpu_experts": question.cpu_experts or None,

@@ -202,7 +202,6 @@ BROUGHT = {
         "--ctx-size": "is not needed: `--input-tokens` and `--output-tokens` say how long requests are",
     },
     "local": {
-        "--tensor-split": "is not needed: the blocks are split evenly over `--workers` devices",
         "--split-mode": "is not an option: `--workers` devices have whole blocks, as in the mode layer",
         "--threads": "is not an option: all cores of `--cpu` compute",
         "--flash-attn": "is not an option: the constants are those of flash attention where a backend has it",

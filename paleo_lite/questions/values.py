@@ -142,6 +142,22 @@ class MeanTokens(Number):
         return super().convert(spell_out_tokens(value) if isinstance(value, str) else value, param, ctx)
 
 
+class Proportions(click.ParamType):  # type: ignore[type-arg]
+    """Proportions of parts, such as 3,1: numbers that are not negative, and not all 0."""
+
+    name = "proportions"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """Return the numbers; raise BadValue if they are no proportions."""
+        try:
+            numbers = tuple(float(part) for part in str(value).split(","))
+        except ValueError:
+            numbers = (math.nan,)
+        if not (all(0 <= number < math.inf for number in numbers) and any(numbers)):
+            raise BadValue(f"{parameter_name(param)} must be proportions such as 3,1 (got {quote(str(value))})")
+        return numbers
+
+
 class SharesByPosition(Number):
     """A share from 0 to 1, or several of them separated by commas."""
 

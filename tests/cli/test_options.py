@@ -26,7 +26,16 @@ from paleo_lite.questions.diffusion import Diffusion
 from paleo_lite.questions.kind import KINDS, find_kind
 from paleo_lite.questions.names import Names, OptimizerNames, documented_name
 from paleo_lite.questions.option import Options, options_of, parameters_of
-from paleo_lite.questions.values import INTEGER, PPP, TOKENS, CommaSeparated, Number, PictureSize, WholeNumber
+from paleo_lite.questions.values import (
+    INTEGER,
+    PPP,
+    TOKENS,
+    CommaSeparated,
+    Number,
+    PictureSize,
+    Proportions,
+    WholeNumber,
+)
 from paleo_lite.serving.requests import parse_lengths
 
 
@@ -301,3 +310,10 @@ def test_a_tuple_is_the_width_and_height_of_a_picture_and_a_list_is_several_size
     assert several.image_size == ["1024x768", 512]
     with pytest.raises(BadValue, match=r"takes a tuple of width and height, such as \(1024, 768\)"):
         Diffusion("flux.1-dev", gpu="h100-sxm", image_size=(512, 768, 1024))
+
+
+@pytest.mark.parametrize("text", ["x", "0,0", "3,-1", "3,,1", "nan", "inf,1", ""])
+def test_proportions_are_numbers_of_which_one_is_positive(text: str) -> None:
+    with pytest.raises(BadValue, match="must be proportions such as 3,1"):
+        Proportions().convert(text, None, None)
+    assert Proportions().convert("3,1", None, None) == (3.0, 1.0)

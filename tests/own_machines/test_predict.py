@@ -203,3 +203,36 @@ def test_a_part_on_the_host_is_at_least_as_uncertain_as_the_worst_of_both() -> N
     for seconds, (_, most) in ((partly.token_s, partly.token_interval_s), (partly.prompt_s, partly.prompt_interval_s)):
         # A normal distribution has 5% above 1.645 standard deviations: the ends of a 90% interval
         assert math.log(most / seconds) >= 1.64 * OFFLOAD_DEVIATION
+
+
+@pytest.mark.parametrize(
+    ("proportions", "most"),
+    [((3, 1), 61), ((1, 3), 60), ((1, 2, 1), 40), ((1, 0), 81), ((0, 0, 5), 81), ((1, 1), 40.5), (None, 40.5)],
+)
+def test_blocks_are_split_as_llama_cpp_splits_them(proportions: tuple[float, ...] | None, most: float) -> None:
+    """By hand of 80 blocks and the head: number / 81 is below 3/4 up to number 60, and below 1/4 up to number 20."""
+    question = LocalQuestion(gpus=len(proportions or (1, 1)), tensor_split=proportions)
+    assert question.largest_share(80) == pytest.approx(most / 81)
+
+
+def test_an_uneven_split_holds_less_and_overlaps_less() -> None:
+    asked = {"weights": "q4_k_m", "gpus": 2, "prompt_tokens": 4096}
+    even = predict_local("qwen3-32b", "rtx3090", LocalQuestion(**asked))  # type: ignore[arg-type]
+    uneven = predict_local("qwen3-32b", "rtx3090", LocalQuestion(**asked, tensor_split=(3, 1)))  # type: ignore[arg-type]
+    share = 49 / 65  # of 64 blocks and the head
+    assert uneven.usable_bytes == pytest.approx(even.usable_bytes / 2 / share)
+    assert uneven.token_s == even.token_s  # devices take turns
+    assert uneven.prompt_s > 1.1 * even.prompt_s
+    assert any(note.startswith("75% of the blocks are on one device") for note in uneven.notes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"tensor_split": (3, 1)}, "gives 2 proportions for 1 device: give as many as `--workers`"),
+        ({"tensor_split": (3, 1), "gpus": 2, "execution": "mlx"}, r"is for `--engine llama\.cpp` \(got mlx\)"),
+    ],
+)
+def test_a_split_that_is_not_possible(asked: dict[str, object], said: str) -> None:
+    with pytest.raises(BadValue, match=rf"^`--tensor-split` {said}"):
+        LocalQuestion(**asked)  # type: ignore[arg-type]

@@ -74,7 +74,9 @@ def predict_s(row: LocalMeasurement, constants: BackendConstants) -> float:
     contents, device = contents_of(row.network, row.weights, row.backend), device_of(row.device)
     if row.phase == "decode":
         return token_s(contents, device, constants, row.context + row.tokens / 2 * (row.context == 0))
-    return prompt_s(contents, device, constants, row.tokens, cached=row.context, gpus=row.gpus, pipeline=PIPELINE)
+    return prompt_s(
+        contents, device, constants, row.tokens, cached=row.context, largest_share=1 / row.gpus, pipeline=PIPELINE
+    )
 
 
 def whitening_of(rows: Sequence[LocalMeasurement]) -> np.ndarray:
