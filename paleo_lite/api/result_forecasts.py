@@ -380,6 +380,11 @@ class MeasuredCollective(NamedTuple):
 def measured_collective(facts: dict[str, Any], hardware_files: list[Path]) -> MeasuredCollective:
     """Return the collective of a row; raise BadValue where its devices, size or links are not known."""
     operation = OPERATIONS.get(str(facts.get("operation")))
+    if facts.get("operation") in _EXCHANGES_OF_EXPERTS:
+        raise BadValue(
+            f"{facts['operation']} of experts alone has no forecast: its kernels are a part of the exchanges of a "
+            "server, which a benchmark of the server calibrates"
+        )
     if operation is None:
         raise BadValue(f"the collective {facts.get('operation') or 'without a name'} has no forecast")
     devices, size = count_of(facts, "devices"), to_number(facts.get("bytes"))
@@ -404,10 +409,13 @@ COPIED_BYTES = 2.0**29
 _MESSAGES = {"rdma write": 2, "rdma read": 2, "rdma send": 2, "device_to_device_memcpy_read_ce": 1,
              "device_to_device_memcpy_write_ce": 1, "device_to_device_memcpy_read_sm": 1,
              "device_to_device_memcpy_write_sm": 1}  # fmt: skip
-"""Messages over a link that no library divides, by the number of nodes that they connect.
+"""Messages over a link that no library divides, by the number of nodes that they connect."""
 
-Those of MPI are as fast as its transport, which collectives of other libraries do not use.
-"""
+_MESSAGES_OF_MPI = ("send", "send both ways", "send of several pairs")
+"""Messages of the OSU micro-benchmarks."""
+
+_EXCHANGES_OF_EXPERTS = ("dispatch", "combine")
+"""Kernels that DeepEP's tests measure."""
 
 
 _HOST_COPY = re.compile(
@@ -444,6 +452,11 @@ def measured_message(facts: dict[str, Any], hardware_files: list[Path]) -> Measu
     """Return a large message between two devices as a collective of these; raise BadValue for another copy."""
     operation = str(facts.get("operation"))
     nodes = _MESSAGES.get(operation)
+    if operation in _MESSAGES_OF_MPI:
+        raise BadValue(
+            f"messages of MPI ({operation}) have no forecast: they are as fast as its transport, which collectives "
+            "of NCCL do not use: nccl-tests and ib_write_bw calibrate a link"
+        )
     if nodes is None or facts.get("variant"):
         raise BadValue(f"copies of the kind {operation} have no forecast")
     size = to_number(facts.get("bytes")) or (COPIED_BYTES if nodes == 1 else None)

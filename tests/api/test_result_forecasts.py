@@ -262,3 +262,24 @@ def test_more_users_send_enough_requests(tmp_path: Path) -> None:
 def test_servers_that_are_not_one_engine_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=said):
         compare(json.dumps({**INFERENCEX, **change}), tmp_path, gpu="h200-sxm")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "# OSU MPI-CUDA Bandwidth Test v7.5\n# Size      Bandwidth (MB/s)\n4194304             24000.00\n",
+            r"messages of MPI \(send\) have no forecast: .* nccl-tests and ib_write_bw calibrate a link",
+        ),
+        (
+            "[tuning] Best dispatch (FP8): SMs 24, NVL chunk 20: 300.00 GB/s (NVL), t: 200.00 us\n",
+            "dispatch of experts alone has no forecast: .* which a benchmark of the server calibrates",
+        ),
+    ],
+)
+def test_files_that_inform_nothing_say_why(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    path.write_text(text)
+    for ask in (pl.calibrate, pl.compare):
+        with pytest.raises(BadValue, match=said):
+            ask(path, gpu="h100-sxm", devices=8, link="nvlink4")
