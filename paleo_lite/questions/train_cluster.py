@@ -51,7 +51,8 @@ def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]
     )
     if training is not None and training.gradient_release:
         raise BadValue(
-            "`--training-settings gradients=released` is for one device: several exchange gradients before the update"
+            "`--training-settings gradients=released` is for one device, without `--workers`: several exchange "
+            "gradients before the update"
         )
     asked = Question.from_options(question, question.network, batch_size=1, phase="training", training=training)
     return asked, _request(question, strategy), _settings(question, parallel)

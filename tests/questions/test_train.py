@@ -331,3 +331,10 @@ def test_numbers_of_workers_that_suit_nodes_and_replicas_are_named() -> None:
         pl.train(**asked, workers=16, pipeline=3)
     with pytest.raises(BadValue, match="must be a multiple of 8, the devices per node, such as 8 or 16"):
         pl.train(**asked, workers=12, tensor=4)
+
+
+def test_gradients_are_released_on_one_device_without_workers() -> None:
+    asked = {"gpu": "h100-sxm", "training_settings": {"gradients": "released"}, "sequence_length": 128}
+    with pytest.raises(BadValue, match=r"is for one device, without `--workers`: several exchange gradients"):
+        pl.train("llama-3.2-1b", workers=2, **asked)
+    assert pl.train("llama-3.2-1b", **asked).time_s > 0
