@@ -26,7 +26,7 @@ LONGEST = 4096
 
 CLASSES = {
     "convolution_implicit_gemm": "convolution as a matrix product without a stored im2col matrix",
-    "convolution_precomputed_gemm": "the same with precomputed offsets",
+    "convolution_precomputed_gemm": "convolution as a matrix product with precomputed offsets of the input",
     "convolution_explicit_gemm": "convolution as im2col and a matrix product",
     "convolution_winograd": "convolution by minimal filtering: fewer multiplications than direct",
     "convolution_fft": "convolution by Fourier transforms and products of complex matrices",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sqlite3
 from collections import Counter
 
@@ -393,3 +394,8 @@ def test_long_numbers_change_no_class(name):
 )
 def test_kernels_of_published_traces(name: str, label: str) -> None:
     assert classify(name).label == label
+
+
+def test_every_description_of_a_class_stands_alone():
+    """A table shows some classes only, so that none may be described by its neighbour."""
+    assert not [label for label, text in CLASSES.items() if re.search(r"\b(same|above|likewise|latter)\b", text)]
