@@ -96,7 +96,7 @@ def test_a_server_that_keeps_up_refuses_nothing() -> None:
     kept = pl.serve("llama-3-8b", rate=3, admission="max-queued-requests=50,waiting-timeout=10s", **SERVER)
     plain = pl.serve("llama-3-8b", rate=3, **SERVER)
     assert kept.figures["refused_requests"].value == 0 and "goodput_requests_per_s" not in kept.figures
-    assert kept.latencies["ttft_s"]["p50"].value == pytest.approx(plain.latencies["ttft_s"]["p50"].value, rel=0.05)
+    assert kept.latencies["ttft_s"]["p50"].value == pytest.approx(plain.latencies["ttft_s"]["p50"].value, rel=0.1)
     assert "SGLANG_REQ_WAITING_TIMEOUT=10" in kept.launch_command
 
 
