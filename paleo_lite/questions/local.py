@@ -21,7 +21,7 @@ from .records import (
     NetworkAsked,
     SiteOptions,
 )
-from .values import INTEGER, TOKENS, Proportions, Quantity, to_list
+from .values import INTEGER, TOKENS, Quantity, SplitProportions, to_list
 
 if TYPE_CHECKING:
     from ..machines import Device
@@ -70,7 +70,7 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
         1, group=DEVICE_GROUP, is_common=True, type=INTEGER, metavar="N", help="Devices that the layers are split over."
     )
     tensor_split: str | Sequence[float] | None = option(
-        group=DEVICE_GROUP, type=Proportions(), is_single=True, metavar="N0,N1,...",
+        group=DEVICE_GROUP, type=SplitProportions(), is_single=True, metavar="N0,N1,...",
         spellings=("--tensor-split", "-ts"),
         help="Proportions of the blocks on each device, such as 3,1. [default: as many on each]",
     )  # fmt: skip

@@ -142,7 +142,7 @@ class MeanTokens(Number):
         return super().convert(spell_out_tokens(value) if isinstance(value, str) else value, param, ctx)
 
 
-class Proportions(click.ParamType):  # type: ignore[type-arg]
+class SplitProportions(click.ParamType):  # type: ignore[type-arg]
     """Proportions of parts, such as 3,1: numbers that are not negative, and not all 0."""
 
     name = "proportions"

@@ -33,7 +33,7 @@ from paleo_lite.questions.values import (
     CommaSeparated,
     Number,
     PictureSize,
-    Proportions,
+    SplitProportions,
     WholeNumber,
 )
 from paleo_lite.serving.requests import parse_lengths
@@ -315,5 +315,5 @@ def test_a_tuple_is_the_width_and_height_of_a_picture_and_a_list_is_several_size
 @pytest.mark.parametrize("text", ["x", "0,0", "3,-1", "3,,1", "nan", "inf,1", ""])
 def test_proportions_are_numbers_of_which_one_is_positive(text: str) -> None:
     with pytest.raises(BadValue, match="must be proportions such as 3,1"):
-        Proportions().convert(text, None, None)
-    assert Proportions().convert("3,1", None, None) == (3.0, 1.0)
+        SplitProportions().convert(text, None, None)
+    assert SplitProportions().convert("3,1", None, None) == (3.0, 1.0)
