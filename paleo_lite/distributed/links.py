@@ -250,14 +250,22 @@ class Topology(msgspec.Struct, frozen=True):
 def link_inside_nodes(name: str, device: Device | None) -> tuple[str, str]:
     """Return the link between the devices of a node that a name stands for, and what was assumed.
 
-    The name of one lane, such as ``nvlink5``, means all lanes of the device; ``1x nvlink5`` is a single lane. The
-    assumption is empty for all other names, and for a device on record without such a link.
+    The name of one lane, such as ``nvlink5``, means all lanes of the device; ``1x nvlink5`` is a single lane. A name of
+    several links, such as ``NVLink``, means the one that the device has. The assumption is empty for all other names,
+    and for a device on record without such a link. Raise AmbiguousName if the device has none of several links.
     """
     if device is None or _PARALLEL_LINKS.fullmatch(name.strip()) or _RATE.fullmatch(name.strip()):
         return name, ""
     if name.strip() in shipped_link_calibrations():
         return name, ""
-    identity, link = find_link(name.strip())
+    try:
+        identity, link = find_link(name.strip())
+    except AmbiguousName:
+        beginning = normalize_name(name)
+        of_device = [attached.link for attached in device.links if normalize_name(attached.link).startswith(beginning)]
+        if len(of_device) != 1:
+            raise
+        return of_device[0], f"{name.strip()} means {of_device[0]} of a {device.id}"
     if link.per != "lane":
         return name, ""
     for attached in device.links:

@@ -15,13 +15,14 @@ from paleo_lite.distributed.collectives import all_gather_time_s, all_reduce_tim
 from paleo_lite.distributed.links import (
     LinkRate,
     find_link,
+    link_inside_nodes,
     link_rate,
     read_link_calibration,
     shipped_link_calibrations,
 )
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
-from paleo_lite.machines import read_links
+from paleo_lite.machines import find_device, read_links
 
 
 # PALEO's table in Gbit/s (references/paleo.md), under its own names and under plain ones, which mean the rates of the
@@ -191,6 +192,15 @@ def test_the_name_of_a_lane_means_all_lanes_of_the_device() -> None:
         assert not whole.assumptions
     lane = scaling("alexnet", gpu="h100-sxm", link="1x nvlink4", workers=[2], precision="fp16")
     assert "25 GB/s" in lane.links[0] and not lane.assumptions
+
+
+@pytest.mark.parametrize(("family", "link"), [("NVLink", "nvlink4-x18"), ("PCIe", "pcie5-x16")])
+def test_the_name_of_a_family_means_the_link_of_the_device(family: str, link: str) -> None:
+    """An H100 SXM has NVLink 4 and PCIe 5 (NVIDIA's data sheet)."""
+    device = find_device("h100-sxm")
+    assert link_inside_nodes(family, device) == (link, f"{family} means {link} of a h100-sxm")
+    with pytest.raises(AmbiguousName, match="nvlink1"):
+        link_inside_nodes("NVLink", find_device("l40s"))
 
 
 @pytest.mark.parametrize(
