@@ -319,7 +319,7 @@ def _candidate_table(serving: Serving) -> Table:
             f", without {len(advice.candidates) - len(candidates)} that need more than {advice.devices} devices"
         )
     if advice.splits_estimated:
-        simulated += f", the best of {advice.splits_estimated:,} pairs of pools among them"
+        simulated += f"; split pools: the best of {advice.splits_estimated:,} pairs"
     order = ranking.order
     if advice.rate_per_s is not None:
         order = ranking.order_at_rate.format(rate=f"{format_number(advice.rate_per_s)} requests/s")

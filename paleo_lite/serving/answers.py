@@ -29,7 +29,7 @@ from .figures import (
 )
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch, to_launch
-from .notes import mean_context, notes_of, short_run_notes
+from .notes import mean_context, notes_of, rounds_notes, short_run_notes
 from .outcomes import request_latencies, share_within, summarize
 from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
@@ -258,6 +258,9 @@ def answer(
     all_notes = notes_of(prepared, traffic, expected.figures, notes)
     if deployment.admission is not None:
         all_notes += short_run_notes(traffic, expected.latencies["latency_s"]["p50"])
+    elif saturation:
+        answered_per_s = whole_span(simulated.outcomes).requests_per_s
+        all_notes += rounds_notes(traffic, answered_per_s, expected.figures["saturation_requests_per_s"])
     launchable = to_launch(prepared, traffic)
     launched = launch(launchable)
     all_notes += launched.notes
@@ -328,8 +331,10 @@ def _simulate_level(
     simulated = prepared.simulate(traffic, level)
     latencies = {name: summarize(values) for name, values in request_latencies(simulated.outcomes).items()}
     refuses = prepared.deployment.admission is not None  # so that no queue grows without end
-    capacity_per_s = None if saturated is None or refuses else saturated[0]
-    span = steady_span(simulated.outcomes, traffic.rate_per_s, capacity_per_s)
+    capacity_per_s = None if saturated is None else saturated[0]
+    # Refusals let answers end in rounds, of which a part of the time may have more or fewer.
+    rate_per_s = None if refuses else traffic.rate_per_s
+    span = steady_span(simulated.outcomes, rate_per_s, capacity_per_s)
     figures = measure_figures(simulated, prepared.deployment, int(traffic.input_tokens.sum()), span)
     if refuses and limits_s:
         figures["goodput_requests_per_s"] = span.requests_per_s * share_within(simulated.outcomes, limits_s)

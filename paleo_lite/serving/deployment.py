@@ -327,7 +327,8 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         running = self.deployment.most_running(traffic, self.room)
         prefill = None if self.prefill is None else self.prefill.for_crowd(traffic)
         if running <= self.engine.max_sequences:
-            return msgspec.structs.replace(self, prefill=prefill)
+            engine = msgspec.structs.replace(self.engine, max_sequences=running)
+            return msgspec.structs.replace(self, engine=engine, prefill=prefill)
         crowd = self.deployment.prepare_sequences(traffic, self.room, running, prefill=prefill)
         is_narrowed = self.host_width != 1.0
         return crowd._with_widths(RemainingWidths(self.host_width, self.first_token_width)) if is_narrowed else crowd
@@ -401,9 +402,18 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def lasting(self) -> PreparedDeployment:
-        """The deployment whose replicas stay, as many as there are at most, and refuse nothing."""
+        """The deployment whose replicas stay, as many as there are at most, and refuse nothing.
+
+        Of a gateway that lets so many requests through at a time, each replica has its share.
+        """
+        engine, admission = self.engine, self.deployment.admission
         lasting = msgspec.structs.replace(self.deployment, elasticity=None, admission=None)
-        return msgspec.structs.replace(self, deployment=lasting)
+        if admission is not None and admission.most_at_once is not None:
+            share = max(admission.most_at_once // lasting.replicas, 1)
+            if share < lasting.replica_engine().max_sequences:
+                lasting = lasting.with_sequences(share)
+            engine = msgspec.structs.replace(engine, max_sequences=min(engine.max_sequences, share))
+        return msgspec.structs.replace(self, deployment=lasting, engine=engine)
 
     def pool(self, level: str) -> ServerPool:
         """Return the replicas of a split deployment's pool at one of `LEVELS`."""

@@ -49,7 +49,7 @@ def notes_of(
     all_notes += _device_notes(prepared, traffic)
     all_notes += _adapter_notes(deployment, figures)
     if deployment.elasticity is not None:
-        all_notes += _elastic_notes(prepared, deployment.elasticity)
+        all_notes += _elastic_notes(prepared, traffic, deployment.elasticity)
     if traffic.hashes is not None and traffic.sessions is None:
         all_notes.append(
             f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
@@ -81,6 +81,10 @@ SETTLED = 10
 """Multiple of the time of a median answer after which throughput no longer depends on the first requests."""
 
 
+QUEUED = 2
+"""Multiple of the median of the first answers that the median of many may be, which also wait in full queues."""
+
+
 def short_run_notes(traffic: Traffic, median_s: float | None) -> list[str]:
     """Return a note where requests that may be refused arrive for too short a time; `median_s` is that of an answer.
 
@@ -89,10 +93,36 @@ def short_run_notes(traffic: Traffic, median_s: float | None) -> list[str]:
     arriving_s = float(traffic.arrival_s.max())
     if median_s is None or not 0 < arriving_s < SETTLED * median_s:
         return []
-    count = math.ceil(len(traffic) * SETTLED * median_s / arriving_s)
+    count = _round_up(QUEUED * len(traffic) * SETTLED * median_s / arriving_s)
     return [
         f"requests arrive for {arriving_s:.3g} s, and an answer takes {median_s:.3g} s: throughput and the share that "
         f"is refused are those of the first rounds; give `--num-requests {count}`, or more, for the long run"
+    ]
+
+
+def _round_up(count: float) -> int:
+    """Return a number with two digits that is not smaller."""
+    step: int = 10 ** max(math.floor(math.log10(count)) - 1, 0)
+    return math.ceil(count / step) * step
+
+
+IN_ROUNDS = 1.1
+"""Multiple of the saturation rate from which on a simulation that answers more says why."""
+
+
+def rounds_notes(traffic: Traffic, answered_per_s: float, saturation_per_s: float | None) -> list[str]:
+    """Return a note where more requests were answered than the saturation rate allows in the long run.
+
+    Equal answers that begin together end together. The prompts that follow share iterations, of which one rank of
+    attention data parallelism alone would let all others wait.
+    """
+    if saturation_per_s is None or answered_per_s <= IN_ROUNDS * saturation_per_s:
+        return []
+    lengths = "answers of one length" if np.ptp(traffic.output_tokens) == 0 else "answers"
+    return [
+        f"{answered_per_s:.3g} requests/s were answered from the first request to the last answer: {lengths} that "
+        "begin together end together, and the prompts that follow share iterations; the saturation rate of "
+        f"{saturation_per_s:.3g} is that of answers that end at different times"
     ]
 
 
@@ -108,9 +138,15 @@ def _adapter_notes(deployment: Deployment, figures: dict[str, float | None]) -> 
     ]
 
 
-def _elastic_notes(prepared: PreparedDeployment, elasticity: Elasticity) -> list[str]:
+def _elastic_notes(prepared: PreparedDeployment, traffic: Traffic, elasticity: Elasticity) -> list[str]:
     """Return notes on the start of replicas that come and go, and on how often they fail."""
     notes = []
+    fail_at_s, last_s = elasticity.failures.at_s, float(traffic.arrival_s.max())
+    if fail_at_s is not None and fail_at_s > last_s:
+        notes.append(
+            f"requests arrive for {last_s:.3g} s, and no replica fails in that time: give an earlier fail-at in "
+            "`--scaling`, or more `--num-requests`"
+        )
     start_s = elasticity.start_s
     if start_s is None:
         start_s = prepared.start.seconds

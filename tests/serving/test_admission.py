@@ -137,5 +137,20 @@ def test_a_run_of_few_answers_says_how_many_requests_settle() -> None:
     question: dict[str, Any] = {**SERVER, "rate": 100, "admission": {"max_queued_requests": 20}}
     (note,) = [note for note in pl.serve("llama-3.1-8b", **question).notes if note.startswith("requests arrive for")]
     count = int(note.partition("--num-requests ")[2].partition("`")[0])
-    longer = pl.serve("llama-3.1-8b", **{**question, "num_requests": 2 * count})
+    longer = pl.serve("llama-3.1-8b", **{**question, "num_requests": count})
     assert not [note for note in longer.notes if note.startswith("requests arrive for")]
+
+
+def test_throughput_with_refusals_is_what_was_answered_in_the_time_it_took() -> None:
+    answer = pl.serve("llama-3-8b", rate=100, admission="max-queued-requests=20", **SERVER)
+    answered = SERVER["num_requests"] * (1 - answer.figures["refused_requests"].value)
+    assert answer.figures["requests_per_s"].value == pytest.approx(answered / answer.duration_s)
+
+
+def test_a_gateway_limits_the_saturation_rate_to_what_it_lets_through() -> None:
+    """Of two replicas each has half, as if its engine ran no more."""
+    question = {"network": "llama-3-8b", **SERVER, "replicas": 2, "rate": 5}
+    limited = pl.serve(**{**question, "max_sequences": 256}, admission="max-concurrent-requests=64")
+    narrow = pl.serve(**question)
+    name = "saturation_requests_per_s"
+    assert limited.figures[name].value == pytest.approx(narrow.figures[name].value)

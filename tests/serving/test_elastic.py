@@ -126,6 +126,13 @@ def test_starts_are_within_their_factor_of_those_published() -> None:
     assert 233 / START_FACTOR < float(note.split()[4]) < 233 * START_FACTOR
 
 
+def test_a_failure_after_the_last_request_gets_a_note() -> None:
+    asked: dict[str, Any] = {"gpu": "l40s", "rate": 1, "num_requests": 20}
+    late, early = (pl.serve(NETWORK, scaling=f"fail-at={time}", **asked).notes for time in ("1h", "5s"))
+    assert [note for note in late if "no replica fails in that time" in note]
+    assert not [note for note in early if "no replica fails in that time" in note]
+
+
 def test_saturation_is_that_of_all_replicas() -> None:
     asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "num_requests": 100}
     name = "saturation_requests_per_s"

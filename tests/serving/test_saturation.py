@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -123,3 +126,16 @@ def test_a_server_of_many_places_sustains_its_rate_under_a_crowd(places: int) ->
     finish_s = np.sort(deployment.prepare(crowd).run(crowd)[0].finish_s)
     answered_per_s = 20_000 / (finish_s[35_000] - finish_s[15_000])
     assert saturate(deployment.prepare(traffic), traffic)[0] == pytest.approx(answered_per_s, rel=0.04)
+
+
+def test_answers_in_step_above_the_saturation_rate_get_a_note() -> None:
+    """Ranks of attention data parallelism that compute prompts together answer more than those that take turns."""
+    question: dict[str, Any] = {
+        "gpu": "h200-sxm", "tensor": 8, "expert_parallel": 8, "attention_data_parallel": 8, "max_sequences": 32,
+        "rate": math.inf, "input_tokens": 2048, "output_tokens": 256,
+    }  # fmt: skip
+    answer = pl.serve("deepseek-r1", num_requests=1024, **question)
+    (note,) = [note for note in answer.notes if "were answered from the first request" in note]
+    assert "answers of one length that begin together end together" in note
+    saturation = answer.figures["saturation_requests_per_s"].value
+    assert answer.figures["requests_per_s"].value > 1.1 * saturation
