@@ -455,18 +455,25 @@ class Replica:
         limit = self._iterations_to_full_cache(iterations)
         iterations = min(iterations, limit)
         if self.arriving and not self.waiting and self.decoding < self.engine.max_sequences:
-            one_s = self._next_iteration_s()
-            until_s = self.arriving[0][0] - self.scheduled_s
-            iterations = min(iterations, max(math.ceil(until_s / one_s), 1))
+            iterations = min(iterations, self._iterations_until(self.arriving[0][0]))
         if self.limit_s < math.inf and iterations > 1:
-            one_s = self._next_iteration_s()
-            iterations = min(iterations, max(math.ceil((self.limit_s - self.scheduled_s) / one_s), 1))
+            iterations = min(iterations, self._iterations_until(self.limit_s))
         tokens = self._positions_after(iterations) - self.position
         middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
         one_s = self._next_iteration_s() if iterations == 1 else self._iteration_s(self.decoding, middle)
         time_s = iterations * one_s
         self._pass_time(time_s, iterations, self.decoding)
         self._advance(iterations)
+
+    def _iterations_until(self, time_s: float) -> int:
+        """Return the iterations that decode, at least the coming one, before one that is scheduled at a time or later.
+
+        An engine that schedules ahead does so when the iteration before begins. The coming one is scheduled already.
+        """
+        iterations = math.ceil((time_s - self.now_s) / self._next_iteration_s())
+        if self.engine.schedules_ahead:
+            return max(iterations, 0) + 1
+        return max(iterations, 1)
 
     def _next_iteration_s(self) -> float:
         """Return the time of an iteration that decodes the present sequences; it is asked for several times."""

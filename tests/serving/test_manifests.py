@@ -341,8 +341,8 @@ def test_a_report_is_the_file_that_its_name_says(tmp_path: Path) -> None:
 
 def test_the_advised_deployment_is_the_one_that_is_started(tmp_path: Path) -> None:
     path = tmp_path / "best.kubernetes.yaml"
-    question = pl.Serve("llama-3-8b", gpu="h100-sxm", tensor=1, weights="fp8", rate=40, advise="cost")
-    best = json.loads(json.dumps(pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, weights="fp8", rate=40,
+    question = pl.Serve("llama-3-8b", gpu="h100-sxm", tensor=1, weights="fp8", rate=10, advise="cost")
+    best = json.loads(json.dumps(pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, weights="fp8", rate=10,
                                           advise="cost").to_dict()))["advice"]["best"]  # fmt: skip
     pl.report(question, path)
     workload, _ = yaml.safe_load_all(path.read_text())

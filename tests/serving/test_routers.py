@@ -30,7 +30,7 @@ def test_sessions_find_their_history_at_one_replica_only(router: str, least: flo
     home = pl.serve("llama-3.1-8b", **COMMON, workload=SESSIONS, concurrency=8, router=router)
     in_turn = pl.serve("llama-3.1-8b", **COMMON, workload=SESSIONS, concurrency=8)
     assert least < hit_rate(home) < 0.67
-    assert hit_rate(in_turn) < 0.5 * hit_rate(home)
+    assert hit_rate(in_turn) < 0.6 * hit_rate(home)
     assert home.prefix_hit_rates is not None and len(home.prefix_hit_rates) == 4
 
 

@@ -191,10 +191,14 @@ def test_requests_wait_for_the_kernels_of_the_network_in_closed_loops_alone(depl
         assert first_s[1] - first_s[0] == pytest.approx(added_s, abs=1e-6)
 
 
-def test_a_request_waits_until_the_scheduler_knows_it(deployment: Deployment) -> None:
-    """It arrives during the tenth of the other's iterations, and is admitted after that one or the next."""
+@pytest.mark.parametrize("prompt", [100, 4000])
+def test_a_request_waits_until_the_scheduler_knows_it(deployment: Deployment, prompt: int) -> None:
+    """It arrives during the tenth of the other's iterations, and is admitted after that one or the next.
+
+    How long the other's prompt took makes no difference then.
+    """
     plain = without_delays(deployment.engine)
-    traffic = Traffic(np.array([0.0, 0.0]), np.array([100, 100]), np.array([400, 10]))
+    traffic = Traffic(np.array([0.0, 0.0]), np.array([prompt, 100]), np.array([400, 10]))
     prepared = deployment.prepare(traffic)
     tables, room = prepared.tables, prepared.room
     first = simulate(
