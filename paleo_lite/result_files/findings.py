@@ -22,6 +22,7 @@ MOST_OF_A_ROW = 1e30
 _MOST_DOUBTS = 40
 _NAMED_ROWS = 5  # more rows are counted
 _NUMBERS = re.compile(r"[\d.,]+")
+_NOT_MEASURED = "are left out: they cannot have been measured"
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -68,10 +69,10 @@ class Findings(msgspec.Struct):
         row = {name: clean(values[name]) for name in QUANTITIES if name in values}
         for name, value in values.items():
             if row[name] is None and _is_finite(value):
-                self.doubt(f"{QUANTITIES[name].title} above {MOST_OF_A_ROW:g} is none, and left out")
+                self.doubt(f"values of '{QUANTITIES[name].title}' above {MOST_OF_A_ROW:g} {_NOT_MEASURED}")
         row = {name: _as_count(name, value) for name, value in row.items() if value is not None and value != ""}
         for name in [name for name, value in row.items() if _is_negative(value)]:
-            self.doubt(f"{QUANTITIES[name].title} below 0 is none, and left out")
+            self.doubt(f"negative values of '{QUANTITIES[name].title}' {_NOT_MEASURED}")
             row.pop(name)
         if all(QUANTITIES[name].is_fact for name in row):
             return

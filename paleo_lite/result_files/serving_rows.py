@@ -25,11 +25,12 @@ _NO_STREAM = "the server did not stream: times of tokens are not known"
 def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) -> None:
     """Add a row of a server.
 
-    The values are those of `quantities`; `tpot_reported_s` is the reported mean time per token, and `input_total` and
-    `output_total` are tokens of all requests. Means of lengths, mean concurrency and time per token are computed.
+    The values are those of `quantities`; `tpot_reported_s` is the reported mean time per token, `input_total` and
+    `output_total` are tokens of all requests, and `requests_asked` is the number of requests that the client was to
+    send. Means of lengths, mean concurrency and time per token are computed.
     """
     input_total, output_total = values.pop("input_total", None), values.pop("output_total", None)
-    at_once = values.pop("at_once", False)
+    at_once, requests_asked = values.pop("at_once", False), values.pop("requests_asked", None)
     requests, duration_s = values.get("requests"), values.get("duration_s")
     computed: dict[str, Any] = {
         "input_tokens": ratio(input_total, requests),
@@ -61,6 +62,8 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     if values.get("concurrency") is None:
         values["concurrency"] = product(values.get("requests_per_s"), whole_s)
     row_doubts += _doubts_of(values, at_once)
+    if requests is not None and requests_asked is not None and requests > requests_asked:
+        row_doubts.append(f"{requests:,g} requests were answered, and {requests_asked:,g} were to be sent: {_IS_WRONG}")
     row_doubts += _contradictions(values)
     findings.add("server", tuple(row_doubts), **values)
 
@@ -74,12 +77,20 @@ def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:
             f"the mean concurrency is {concurrency:.3g} of the {limit:g} asked: ramp-up and drain make up "
             f"{1 - concurrency / limit:.0%} of the run"
         )
+    elif concurrency and limit and concurrency > (1 + TOLERATED) * limit:
+        doubts.append(
+            f"the mean concurrency is {concurrency:.3g}, above the {limit:g} asked: the times of requests or their "
+            "number are wrong"
+        )
     elif limit and requests and requests < 4 * limit:
         doubts.append(
             f"{requests:g} requests at a concurrency of {limit:g} are a short run: ramp-up and drain count in all means"
         )
-    if values.get("duration_s") and values["duration_s"] < _SHORTEST_RUN_S:
-        doubts.append(f"the run took {values['duration_s']:.3g} s, which is too short for a steady state")
+    duration_s = values.get("duration_s")
+    if duration_s == 0:
+        doubts.append("the duration is given as 0 s: the run was not measured, and rates in the file are wrong")
+    elif duration_s and duration_s < _SHORTEST_RUN_S:
+        doubts.append(f"the run took {duration_s:.3g} s, which is too short for a steady state")
     for side, name in (("input", "prompts"), ("output", "answers")):
         requested, came = values.get(f"{side}_tokens_asked"), values.get(f"{side}_tokens")
         if requested and came and abs(came - requested) > _TOLERATED_LENGTH * requested:

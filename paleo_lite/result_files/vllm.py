@@ -64,6 +64,7 @@ def read_serve(path: Path, findings: Findings) -> None:
             label=run.get("label"),
             max_num_seqs=to_number(run.get("max_num_seqs")),
             requests=to_number(run.get("completed")),
+            requests_asked=to_number(run.get("num_prompts")),
             failed=to_number(run.get("failed")) or None,
             duration_s=to_number(run.get("duration")),
             request_rate=to_number(rate),

@@ -112,7 +112,7 @@ def test_figures_below_zero_are_left_out(tmp_path: Path) -> None:
     path.write_text(NCCL.replace("20.35", "-20.35"))
     findings = read_result(path)
     assert "time_s" not in findings.readings[0].values and findings.readings[1].values["time_s"] == 0.005
-    assert "time below 0 is none, and left out" in findings.doubts
+    assert "negative values of 'time' are left out: they cannot have been measured" in findings.doubts
 
 
 def test_names_lose_the_colours_of_terminals(tmp_path: Path) -> None:
@@ -375,6 +375,18 @@ def test_every_published_file_is_recognised() -> None:
             {"output_throughput": 804.0, "total_token_throughput": 5000.0},
             "2 requests/s with answers of 201 tokens are 402 tokens/s, and 804 output tokens/s: one of them is wrong",
         ),
+        (
+            {"num_prompts": 60},
+            "100 requests were answered, and 60 were to be sent: one of them is wrong",
+        ),
+        (
+            {"max_concurrency": 8},
+            "the mean concurrency is 10, above the 8 asked: the times of requests or their number are wrong",
+        ),
+        (
+            {"duration": 0},
+            "the duration is given as 0 s: the run was not measured, and rates in the file are wrong",
+        ),
     ],
 )
 def test_figures_that_contradict_each_other_are_doubted(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -400,7 +412,7 @@ def test_figures_that_no_server_has_are_left_out_and_said(tmp_path: Path) -> Non
     path.write_text(VLLM_SERVE.replace('"mean_ttft_ms": 1000.0', '"mean_ttft_ms": 9e300'))
     findings = read_result(path)
     assert "ttft_s" not in findings.readings[0].values
-    assert "first token above 1e+30 is none, and left out" in findings.doubts
+    assert "values of 'first token' above 1e+30 are left out: they cannot have been measured" in findings.doubts
 
 
 REPORT = """\
