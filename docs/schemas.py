@@ -282,7 +282,7 @@ ANSWERS: dict[str, list[Any]] = {
         record("Host", {
             "path format on": str, "configuration": dict[str, Any], "time_s": Number, "hotspots": list[Hotspot],
             "kinds": list[record("HostKind", {"kind": str, **_Sum})],
-            "modules": list[record("HostModule", {"module": str, **_Sum})]}),
+            "modules": list[record("HostModule", {"module": str, **_Sum})], "notes": Names}),
     ],
     "compare": [
         record("MeasuredBesideForecast", {

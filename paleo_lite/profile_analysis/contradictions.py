@@ -66,6 +66,7 @@ class OriginEvidence(msgspec.Struct, frozen=True):
     # The highest minimum compute capability, and the kernel that requires it.
     minimum_capability: tuple[float, str] | None
     kepler_kernel: str = ""  # a kernel compiled for Kepler; empty if there is none
+    on_processor: str = ""  # what computed all kernels on the processor of the host; empty if a device did
 
 
 def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None) -> OriginEvidence:
@@ -86,6 +87,7 @@ def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None
         precision=dominant_precision(seconds),
         minimum_capability=max(capabilities, default=None),
         kepler_kernel=kepler_kernels[0] if kepler_kernels else "",
+        on_processor=profile.on_processor,
     )
 
 
@@ -164,6 +166,8 @@ def find_contradictions(
 
 def _contradicts_device(evidence: OriginEvidence, device: Device) -> str | None:
     """Return the first contradiction between evidence and a device; None if there is none."""
+    if evidence.on_processor and device.scope != "cpu":
+        return f"{evidence.on_processor} computed on the processor, not on {device.name}"
     device_keys = [normalize_name(name) for name in (device.id, device.name, *device.aliases)]
     if evidence.gpus and not any(model_word(gpu) in device_key for gpu in evidence.gpus for device_key in device_keys):
         return f"it was taken on {', '.join(evidence.gpus)}, not on {device.name}"

@@ -68,6 +68,7 @@ class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
     configuration: dict[str, Any]  # configuration read from the file's name
     hotspots: list[Hotspot]
     time_s: float | None  # sum of the self times over all threads; None for a profile with cycles only
+    notes: tuple[str, ...] = ()
 
     def sums(self, key: str) -> list[dict[str, Any]]:
         """Return time and share by ``kind`` or ``module``, longest first."""
@@ -91,6 +92,7 @@ class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
             "kinds": self.sums("kind"),
             "modules": [group for group in self.sums("module") if group["module"] is not None],
             "hotspots": msgspec.to_builtins(self.hotspots),
+            "notes": list(self.notes),
         }
 
 
@@ -131,6 +133,7 @@ def report_host(profile: Profile) -> HostReport:
         profile.configuration,
         sorted(hotspots, key=lambda hotspot: (-hotspot.share, hotspot.name)),
         total * 1e-9 if has_times else None,
+        tuple(profile.doubts),
     )
 
 

@@ -219,13 +219,16 @@ def report_kernels(
 
 
 def mark_device_conflict(report: KernelReport, conflicts: Sequence[str], warnings: Sequence[str]) -> KernelReport:
-    """Return the report with warnings and, if the profile contradicts the device, without shares of peak."""
+    """Return the report with warnings; if the profile contradicts the device, without what its peaks give."""
     if not conflicts:
         return report
-    rows = [msgspec.structs.replace(row, flops_efficiency=None, bound=None) for row in report.kernels]
+    rows = []
+    for row in report.kernels:
+        bound, headroom = _measured_bound(row.metrics, row.label)
+        rows.append(msgspec.structs.replace(row, flops_efficiency=None, bound=bound, headroom=headroom, rank=None))
     return msgspec.structs.replace(
         report,
-        kernels=rows,
+        kernels=_sort_and_rank(rows),
         device_conflict="; ".join(conflicts),
         notes=(*warnings, *(note for note in report.notes if "% of peak: " not in note)),
     )
@@ -311,9 +314,7 @@ def _make_row(
     if peak is not None and bandwidth_bytes_per_s is not None:
         bound, headroom = _roofline(sums, peak.per_s, bandwidth_bytes_per_s)
     if headroom is None:
-        bound, headroom = _measured_bound(metrics)
-    if headroom is None and occupancy is not None and label not in CLASSES_WITHOUT_ARITHMETIC:
-        headroom = max(0.0, 1 - occupancy)
+        bound, headroom = _measured_bound(metrics, label)
     return KernelRow(
         name=name,
         label=label,
@@ -348,11 +349,15 @@ def _roofline(sums: dict[str, float], peak: float, bandwidth: float) -> tuple[st
     return bound, max(0.0, 1 - roofline_s / (sums["both_ns"] * 1e-9))
 
 
-def _measured_bound(metrics: dict[str, float]) -> tuple[str | None, float | None]:
-    """Return bound and headroom by the shares of peak that Nsight Compute measured of memory and multiprocessors."""
+def _measured_bound(metrics: dict[str, float], label: str) -> tuple[str | None, float | None]:
+    """Return bound and headroom by the shares of peak that Nsight Compute measured of memory and multiprocessors.
+
+    Without them, the headroom follows from the achieved occupancy.
+    """
     memory, compute = device_throughputs(metrics)
     if memory is None:
-        return None, None
+        occupancy = None if label in CLASSES_WITHOUT_ARITHMETIC else achieved_occupancy(metrics)
+        return None, None if occupancy is None else max(0.0, 1 - occupancy)
     largest = max(memory, compute or 0.0)
     bound = "memory" if memory == largest else "compute"
     return bound if largest >= _BOUND_THROUGHPUT else None, max(0.0, 1 - largest)

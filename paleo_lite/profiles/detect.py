@@ -126,6 +126,12 @@ class Profile(msgspec.Struct, frozen=True):
         find_doubts = getattr(self.reader, "doubts", None)
         return [] if find_doubts is None else find_doubts(self.path)
 
+    @property
+    def on_processor(self) -> str:
+        """What computed all kernels on the processor of the host; empty for profiles of a device."""
+        find_processor = getattr(self.reader, "on_processor", None)
+        return "" if find_processor is None else find_processor(self.path)
+
     def read(self) -> KernelTable:
         """Read the whole profile into memory."""
         import pyarrow as pa  # imported here because recognition does not need it

@@ -213,6 +213,10 @@ _BY_NAME = [
         ("convolution_dgrad", r"^aten::(?:cudnn_|miopen_|mkldnn_)?conv\w*backward"),
         ("convolution_direct", r"^aten::(?:cudnn_|miopen_|mkldnn_|thnn_|slow_)?_?conv"),
         ("communication", r"^record_param_comms$"),
+        # Operators of ONNX, in profiles of ONNX Runtime, where their names do not show the class below.
+        ("convolution_direct", r"^(?:qlinear|nhwc_?)?(?:fused)?conv(?:integer|transpose)?$"),
+        ("layout", r"^(?:reorder(?:in|out)put|slice|split|(?:un)?squeeze|reshape|flatten|expand|tile|depthtospace)$"),
+        ("elementwise", r"^(?:clip|where|erf|abs|sum|mean|identity|hardsigmoid|hardswish)$"),
         ("memcpy", r"^memcpy|copybuffer$|^aten::copy_$"),
         ("memset", r"^memset|fillbuffer"),
         # NCCL and RCCL, MSCCL, NVSHMEM, oneCCL, HCCL; the all-reduce of vLLM, SGLang, AITER, Transformer Engine and

@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from ..errors import BadProfile
+from ..text import make_printable
 from .json_stream import JsonArray
 from .lines import gpu_category, quoted
 from .table import LATEST_NS, batches_of
@@ -88,6 +89,46 @@ class OnnxRuntimeJson:
         """Yield one row per call of an operator or kernel, in file order, 16,384 at a time."""
         yield from batches_of(_rows(path), _COLUMNS, columns)
 
+    def on_processor(self, path: Path) -> str:
+        """Return the providers that computed all kernels on the processor; empty if a GPU's kernels are recorded."""
+        called = _find_providers(path)
+        return "" if called.has_gpu_kernels else ", ".join(called.of_processor)
+
+    def doubts(self, path: Path) -> list[str]:
+        """Return what providers of several devices mean for the rows."""
+        called = _find_providers(path)
+        doubts = []
+        if called.has_gpu_kernels and called.of_processor:
+            doubts.append(
+                f"calls of {', '.join(called.of_processor)} ran on the processor and are among the kernels of the GPU"
+            )
+        if called.others and not called.has_gpu_kernels:
+            doubts.append(
+                f"the kernels of {', '.join(called.others)} are not recorded, only their launches: builds of ONNX "
+                "Runtime with CUPTI or roctracer record them"
+            )
+        return doubts
+
+
+class _Providers(NamedTuple):
+    """The execution providers that called operators, in the order of their first calls."""
+
+    of_processor: tuple[str, ...]
+    others: tuple[str, ...]
+    has_gpu_kernels: bool  # whether the file has kernels of a GPU besides calls
+
+
+def _find_providers(path: Path) -> _Providers:
+    names: dict[str, None] = {}
+    has_gpu_kernels = False
+    for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():
+        for event in piece.decoded:
+            has_gpu_kernels = has_gpu_kernels or event.cat == "Kernel"
+            if event.cat == "Node" and event.args is not None and event.args.provider:
+                names[make_printable(event.args.provider)] = None
+    on_processor = tuple(name for name in names if name in _CPU_PROVIDERS)
+    return _Providers(on_processor, tuple(name for name in names if name not in _CPU_PROVIDERS), has_gpu_kernels)
+
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     runs: dict[int, int] = {}  # runs that ended, by the thread that called them
@@ -126,7 +167,7 @@ def _node_row(path: Path, event: _SessionEvent, args: _NodeArgs, run: int) -> di
         "layer": name,
         "calls": 1,
         "flops": _flops(args.op_name, inputs, outputs),
-        "bytes": None if sizes is None else float(sum(sizes)),
+        "bytes": None if sizes is None or not any(sizes) else float(sum(sizes)),
         "thread": event.tid if 0 <= event.tid < 2**63 else None,
         "params": ";".join(",".join(map(str, shape)) for shape in inputs) or None,
         "step": f"run {run}",

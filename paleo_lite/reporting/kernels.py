@@ -263,7 +263,7 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
     first = report.hotspots[0]
     spent = "" if report.time_s is None else f"{format_si(report.time_s, 's', 5)} on the host, "
     headline = f"{report.path}: {spent}{first.share:.0%} of the {quantity} in {first.name[:60]}"
-    return Document(headline, facts, tables, (), functions.replace(title=""))
+    return Document(headline, facts, tables, report.notes, functions.replace(title=""))
 
 
 def _describe_device_activity(report: HostReport) -> str:

@@ -71,6 +71,13 @@ def test_tables_name_their_gpu(file, gpu) -> None:
     assert gather_evidence(open_profile(DATA / "profiles" / file)).gpus == (gpu,)
 
 
+def test_kernels_of_the_processor_are_of_no_gpu() -> None:
+    on_processor = OriginEvidence((), {}, None, None, on_processor="CPUExecutionProvider")
+    (against,) = find_contradictions(on_processor, find_device("h100-sxm"))
+    assert against == "CPUExecutionProvider computed on the processor, not on H100 SXM5 80GB"
+    assert find_contradictions(on_processor, find_device("xeon-8480")) == []
+
+
 def test_nsight_systems_has_a_table_of_gpus(tmp_path) -> None:
     path = tmp_path / "run.sqlite"
     with sqlite3.connect(path) as connection:

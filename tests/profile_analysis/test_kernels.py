@@ -10,7 +10,7 @@ import pytest
 from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue, UnknownPrecision
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.kernels import report_kernels
+from paleo_lite.profile_analysis.kernels import mark_device_conflict, report_kernels
 from paleo_lite.profile_analysis.recorded_device import MissingDevice
 from paleo_lite.profiles.detect import Profile, open_profile, parse_name
 from paleo_lite.profiles.pyprof import PyprofParquet
@@ -53,6 +53,14 @@ def by_name(result):
 def surfboard():
     path = SURFBOARD / "pyprof_kernels" / RUN
     return report_kernels(Profile(path, "pyprof", PyprofParquet(), parse_name(path.name)), K40M)
+
+
+def test_kernels_of_another_device_have_no_headroom_below_its_peaks() -> None:
+    known = report({"category": ["kernel"], "kernel": ["conv"], "duration_ns": [1e6], "calls": [1], "flops": [1e6],
+                    "bytes": [1e6]})  # fmt: skip
+    assert known.kernels[0].headroom is not None and known.kernels[0].rank == 1
+    (row,) = mark_device_conflict(known, ["it was computed elsewhere"], []).kernels
+    assert (row.flops_efficiency, row.bound, row.headroom, row.rank) == (None, None, None, None)
 
 
 def printed_table():

@@ -55,6 +55,14 @@ TABLE = [
     ("conv_depthwise2d_backward_kernel", None, "convolution_dgrad", None),
     ("void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, float>(cudnnTensorStruct)",
      "cudnn::cnn::conv2d_grouped_direct_kernel", "convolution_direct", None),
+    # operators in profiles of ONNX Runtime, with the names of ONNX and of com.microsoft
+    ("Conv", None, "convolution_direct", None),
+    ("FusedConv", None, "convolution_direct", None),
+    ("QLinearConv", None, "convolution_direct", None),
+    ("ConvTranspose", None, "convolution_direct", None),
+    ("Gemm", None, "gemm", None),
+    ("MatMulNBits", None, "gemm", None),
+    ("ReorderInput", None, "layout", None),
     # engines of language models, as their traces on A100, H100, B200 and MI300X have them
     ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90"
      "<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >>>>>(Params)", "flash::FlashAttnFwdSm90", "attention", None),

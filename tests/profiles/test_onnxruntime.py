@@ -88,6 +88,37 @@ def test_kernels_of_a_gpu_belong_to_the_node_before_them(tmp_path):
     ]
 
 
+def test_providers_say_where_kernels_ran(tmp_path):
+    on_cpu = node("a_kernel_time", "Shape", [[4, 8]], [[2]])
+    launch = node("fc_kernel_time", "Gemm", [[4, 8], [8, 2]], [[4, 2]], provider="CUDAExecutionProvider")
+    kernel = {"cat": "Kernel", "pid": -1, "tid": -1, "dur": 12, "ts": 130, "ph": "X", "name": "sgemm_128x64"}
+    path = tmp_path / "profile.json"
+    said = {}
+    for name, events in {
+        "processor": [on_cpu],
+        "both": [on_cpu, launch],
+        "launches": [launch],
+        "kernels": [launch, kernel | {"args": {}}],
+        "mixed": [on_cpu, launch, kernel | {"args": {}}],
+    }.items():
+        path.write_text(json.dumps([session("model_loading_uri"), *events]))
+        profile = open_profile(path)
+        said[name] = (profile.on_processor, *(doubt.partition(",")[0] for doubt in profile.doubts))
+    assert said == {
+        "processor": ("CPUExecutionProvider",),
+        "both": ("CPUExecutionProvider", "the kernels of CUDAExecutionProvider are not recorded"),
+        "launches": ("", "the kernels of CUDAExecutionProvider are not recorded"),
+        "kernels": ("",),
+        "mixed": ("", "calls of CPUExecutionProvider ran on the processor and are among the kernels of the GPU"),
+    }
+
+
+def test_bytes_of_0_are_not_recorded(tmp_path):
+    sizes = dict.fromkeys(("parameter_size", "activation_size", "output_size"), "0")
+    (row,) = read(tmp_path, [session("model_loading_uri"), node("a_kernel_time", "Relu", [[1]], [[1]], **sizes)])
+    assert row["bytes"] is None
+
+
 @pytest.mark.parametrize(
     ("events", "problem"),
     [
