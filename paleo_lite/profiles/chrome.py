@@ -67,6 +67,7 @@ from .names import communicates
 from .ncu import counted_flops
 from .onnxruntime import HEAD as ONNX_RUNTIME
 from .table import batch_of, encode_names, encode_text, from_numpy, text_array, to_numpy
+from .unitrace import TRACE_SIGN as UNITRACE
 from .xla import SIGN
 
 _Key = TypeVar("_Key")
@@ -126,7 +127,8 @@ class ChromeTrace:
     def recognises(self, path: Path, head: bytes) -> bool:
         start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
         if start[:1] == b"{":
-            return _KEY.search(head) is not None and SIGN.search(head) is None and b'"BeginNs"' not in head
+            of_others = SIGN.search(head) or UNITRACE.search(head)
+            return _KEY.search(head) is not None and of_others is None and b'"BeginNs"' not in head
         is_list = re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
         return is_list and ONNX_RUNTIME.match(start) is None
 

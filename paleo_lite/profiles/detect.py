@@ -36,6 +36,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("nvprof_sqlite", "NvprofSqlite"),
     ("xla", "XlaTrace"),
     ("onnxruntime", "OnnxRuntimeJson"),
+    ("unitrace", "UnitraceTrace"),
     ("chrome", "ChromeTrace"),
     ("tau_xml", "TauXml"),
     ("tau", "TauProfile"),

@@ -1,22 +1,31 @@
-"""Reader of the device times that Intel's unitrace, onetrace, ze_tracer and cl_tracer print (PTI-GPU).
+"""Readers of what Intel's unitrace, onetrace, ze_tracer and cl_tracer print and write (PTI-GPU).
 
 ``unitrace --device-timing`` prints a row per kernel and command of each backend (Level Zero, OpenCL) under the heading
 ``=== Device Timing Summary ===`` (``Results`` in older versions), with times in ns. Names are between quotation marks
 or not, and may hold commas. Other summaries of the same file (host calls, submissions, properties of kernels) are
 left out. A copy has its direction, from or to memory of the system (M), host (H), device (D) or both (S), and its bytes
-behind its name: ``zeCommandListAppendMemoryCopy(M2D)[4096]``.
+behind its name: ``zeCommandListAppendMemoryCopy(M2D)[4096]``. A kernel may have its width, grid and work-group behind
+its name: ``gemm_kernel[SIMD16 {128; 1; 1} {16; 2; 8}]``.
+
+``unitrace --chrome-kernel-logging`` writes a Chrome trace (``tools/unitrace/src/chromelogger.h``). Its events of the
+category ``gpu_op`` are the same kernels and commands, in a process for each device and a thread for each engine or
+queue; events of a kernel on one of several tiles begin with ``Tile #0:``. Those of ``cpu_op`` are calls on the host.
+Times are in us.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from ..errors import BadProfile
+from .json_stream import JsonArray
 from .lines import MOST_ROWS, SUMMARY_BYTES, decoded_head, numbered_lines, quoted
 from .names import communicates
 from .table import batches_of
@@ -32,7 +41,11 @@ _COPY = re.compile(r"(?:zeCommandListAppend(?:MemoryCopy|ImageCopy)|clEnqueue\w*
 _FILL = re.compile(r"zeCommandListAppendMemoryFill|clEnqueue\w*Fill")
 _WAITS = re.compile(r"zeCommandListAppend(?:Barrier|WaitOnEvents|SignalEvent|EventReset)|clEnqueue(?:Barrier|Marker)")
 _BYTES = re.compile(r"\[(\d{1,18})\]")
-_COLUMNS = ("category", "kernel", "duration_ns", "calls", "bytes")
+_EXTENTS = r"\{(\d{1,10}; \d{1,10}; \d{1,10})\}"
+_SHAPE = re.compile(rf"(?:\[SIMD\w{{1,8}})? {_EXTENTS} {_EXTENTS}\]$")
+"""What is behind the name of a kernel: its grid and its work-group."""
+
+_COLUMNS = ("category", "kernel", "duration_ns", "calls", "bytes", "grid", "block")
 
 
 class UnitraceText:
@@ -78,14 +91,20 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
             f"{path}: line {number}: {quoted(line.strip())} is not a kernel with calls and times in ns between commas"
         )
     name = match["name"].removeprefix('"').removesuffix('"')
-    calls = int(match["calls"])
+    return {"duration_ns": float(match["time_ns"]), **_command(name, int(match["calls"]))}
+
+
+def _command(name: str, calls: int) -> dict[str, Any]:
+    """Return what the name of a kernel or command says of a number of its calls."""
     size = _BYTES.search(name) if _COPY.match(name) else None
+    shape = _SHAPE.search(name)
     return {
         "category": _category(name),
-        "kernel": name,
-        "duration_ns": float(match["time_ns"]),
+        "kernel": name if shape is None else name[: shape.start()],
         "calls": calls,
         "bytes": None if size is None else float(size[1]) * calls,
+        "grid": None if shape is None else shape[1].replace("; ", ","),
+        "block": None if shape is None else shape[2].replace("; ", ","),
     }
 
 
@@ -97,3 +116,69 @@ def _category(name: str) -> str:
     if _WAITS.match(name):
         return "api"
     return "communication" if communicates(name) else "kernel"
+
+
+TRACE_SIGN = re.compile(
+    rb'"cat"\s*:\s*"gpu_op"|"(?:RANK \d+ )?(?:HOST|DEVICE)<'
+    rb'|\A\s*\{ "traceEvents":\[\s*\{"ph": "\w", "tid": \d+, "pid": \d+, "name"'
+)
+"""Pattern of the categories and process names of these traces, and of the beginning of one with events of the host."""
+
+_TILE = re.compile(r"Tile #(\d{1,4}): ")
+_CALL = re.compile(r"(?:ze|zex|zes|cl)[A-Z]")
+_LATEST_US = 4 * 10**15  # range of int64 nanoseconds
+_TRACE_COLUMNS = (*_COLUMNS, "start_ns", "stream", "device", "thread")
+
+
+class _Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int = -1
+    tid: int = -1
+    ts: Decimal = Decimal(-1)
+    dur: Decimal = Decimal(-1)
+
+
+_EVENTS = msgspec.json.Decoder(list[_Event])
+
+
+class UnitraceTrace:
+    """Reader of these traces. `device` and `stream` count processes and threads in the order of their first events."""
+
+    name = "unitrace-trace"
+    description = "Chrome traces of Intel unitrace (--chrome-kernel-logging), as JSON"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Return whether a Chrome trace has the categories, processes or the beginning that unitrace writes."""
+        return head.lstrip()[:1] == b"{" and b'"traceEvents"' in head and TRACE_SIGN.search(head) is not None
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """Yield one row per kernel, command or call of the host, in file order, 16,384 at a time."""
+        yield from batches_of(_trace_rows(path), _TRACE_COLUMNS, columns)
+
+
+def _trace_rows(path: Path) -> Iterator[dict[str, Any]]:
+    devices: dict[tuple[int, int], int] = {}  # by process and tile
+    streams: dict[tuple[int, int], int] = {}  # by process and thread
+    has_rows = False
+    for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():
+        for event in piece.decoded:
+            if event.ph != "X" or event.cat not in ("gpu_op", "cpu_op"):
+                continue
+            has_rows = True
+            if not all(time.is_finite() and 0 <= time < _LATEST_US for time in (event.ts, event.dur)):
+                raise BadProfile(f"{path}: event {quoted(event.name)} has no start and duration in us")
+            times = {"start_ns": int(event.ts * 1000), "duration_ns": float(event.dur * 1000)}
+            if event.cat == "cpu_op":
+                category = "api" if _CALL.match(event.name) else "cpu"
+                thread = event.tid if 0 <= event.tid < 2**63 else None
+                yield {**times, "category": category, "kernel": event.name, "calls": 1, "thread": thread}
+                continue
+            tile = _TILE.match(event.name)
+            device = devices.setdefault((event.pid, int(tile[1]) if tile else 0), len(devices))
+            stream = streams.setdefault((event.pid, event.tid), len(streams))
+            name = event.name if tile is None else event.name[tile.end() :]
+            yield {**times, **_command(name, 1), "device": device, "stream": stream}
+    if not has_rows:
+        raise BadProfile(f"{path}: the trace has no kernel or call: did the program run one before it ended?")

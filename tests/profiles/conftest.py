@@ -315,6 +315,16 @@ zeCommandListAppendMemoryCopy(M2D),           8,       2934831,      1.66,      
 zeCommandListAppendMemoryCopy(D2M),           4,       2099164,      1.18,           524791,        497666,        559666
         zeCommandListAppendBarrier,           8,          9328,      0.01,             1166,          1166,          1166
 """,  # noqa: E501, the example of PTI-GPU's README
+    "unitrace.UnitraceTrace": """{ "traceEvents":[
+{"ph": "X", "tid": 4294967295, "pid": 4294967295, "name": "gemm_kernel[SIMD16 {128; 1; 1} {16; 2; 8}]", "cat": "gpu_op", "ts": 1695711406516161, "dur": 600, "args": {"id": "2"}},
+{"ph": "t", "tid": 4294967295, "pid": 4294967295, "name": "dep", "cat": "Flow_H2D_2_0", "ts": 1695711406516161, "id": 2},
+{"ph": "X", "tid": 4294967294, "pid": 4294967295, "name": "zeCommandListAppendMemoryCopy(M2D)[4096]", "cat": "gpu_op", "ts": 1695711406516000, "dur": 9, "args": {"id": "1"}},
+{"ph": "X", "tid": 77, "pid": 77, "name": "zeCommandListAppendLaunchKernel", "cat": "cpu_op", "ts": 1695711406515990, "dur": 5, "id": 0},
+{"ph": "M", "name": "process_name", "pid": 77, "ts": 1695711406515000, "args": {"name": "HOST<node>"}},
+{"ph": "M", "name": "process_name", "pid": 4294967295, "ts": 1695711406515000, "args": {"name": "DEVICE<node>0:4d:0:0 #0"}}
+]
+}
+""",  # noqa: E501, as unitrace's chromelogger.h writes it
     "ascend.AscendCsv": """Device_id,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us)
 0,7,aclnnMatmul_MatMulCommon_MatMulV2,MatMulV2,AI_CORE,1774670741777000.027\t,420.50,0.02
 0,7,aclnnMul_MulAiCore_Mul,Mul,AI_VECTOR_CORE,1774670741777420.5\t,18.32,64.742

@@ -46,6 +46,7 @@ SMALL = {
     "ascend.AscendCsv": "ascend",
     "onnxruntime.OnnxRuntimeJson": "onnxruntime",
     "unitrace.UnitraceText": "unitrace",
+    "unitrace.UnitraceTrace": "unitrace-trace",
     "rocprof.RocprofSummary": "rocprof-summary",
     "nvprof_text.SummaryText": "nvprof-summary",
     "nvprof_csv.GpuTraceCsv": "nvprof-trace",

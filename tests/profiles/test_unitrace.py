@@ -69,3 +69,44 @@ def test_names_with_commas_and_copies_with_bytes_between_other_summaries(tmp_pat
 def test_a_cut_table_gets_one_sentence(tmp_path, rows, problem):
     with pytest.raises(BadProfile, match=problem):
         read(tmp_path, f"=== Device Timing Summary ===\n{HEADING}{rows}")
+
+
+def read_trace(tmp_path, text: str) -> list[dict]:
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    profile = open_profile(path)
+    assert profile.format == "unitrace-trace" and profile.has_starts
+    return profile.read().table.to_pylist()
+
+
+def test_a_chrome_trace_has_kernels_copies_and_calls_of_the_host(tmp_path, samples):
+    kernel, copy, call = read_trace(tmp_path, samples["unitrace.UnitraceTrace"].decode())
+    assert (kernel["category"], kernel["kernel"], kernel["grid"], kernel["block"]) == (
+        "kernel",
+        "gemm_kernel",
+        "128,1,1",
+        "16,2,8",
+    )
+    assert (kernel["start_ns"], kernel["duration_ns"]) == (1_695_711_406_516_161_000, 600_000.0)
+    assert (copy["category"], copy["bytes"], copy["device"], copy["stream"]) == ("memcpy", 4096.0, 0, 1)
+    assert (call["category"], call["thread"], call["device"]) == ("api", 77, None)
+
+
+def test_tiles_of_a_device_run_at_the_same_time(tmp_path, samples):
+    first, *_ = samples["unitrace.UnitraceTrace"].decode().splitlines()[1:]
+    tiles = ",".join(first.removesuffix(",").replace("gemm_kernel", f"Tile #{tile}: gemm_kernel") for tile in (0, 1))
+    rows = read_trace(tmp_path, f'{{ "traceEvents":[{tiles}]}}')
+    assert [(row["kernel"], row["device"]) for row in rows] == [("gemm_kernel", 0), ("gemm_kernel", 1)]
+
+
+@pytest.mark.parametrize(
+    ("events", "problem"),
+    [
+        ('{"ph": "M", "name": "process_name", "args": {"name": "HOST<node>"}}', "no kernel or call"),
+        ('{"ph": "X", "name": "gemm", "cat": "gpu_op", "ts": -4, "dur": 1}', "'gemm' has no start and duration in us"),
+        ('{"ph": "X", "name": "gemm", "cat": "gpu_op", "ts": "NaN", "dur": 1}', "'gemm' has no start and duration in"),
+    ],
+)
+def test_a_damaged_trace_gets_one_sentence(tmp_path, events, problem):
+    with pytest.raises(BadProfile, match=problem):
+        read_trace(tmp_path, f'{{ "traceEvents":[{events}]}}')
