@@ -27,9 +27,10 @@ _FROM_FILE = 8  # files of which each gets its own table; of more, only the summ
 _SIDE_BY_SIDE = 3  # rows of a kind that are shown as columns, because they have more figures than fit into a line
 _LEAST_FIGURES = 8
 _KEPT = (
-    "label", "network", "operation", "variant", "path", "shape", "batch_size", "tokens", "depth", "bytes", "devices",
-    "concurrency_limit", "request_rate", "device", "power_limit_w", "steps", "tpot_s", "ttft_s", "output_tokens_per_s",
-    "tokens_per_s", "step_s", "samples_per_s", "time_s", "bus_bytes_per_s", "bytes_per_s", "power_w", "flops_per_s",
+    "label", "network", "operation", "variant", "path", "shape", "precision", "weights", "batch_size", "tokens",
+    "depth", "bytes", "devices", "concurrency_limit", "request_rate", "device", "power_limit_w", "steps", "tpot_s",
+    "ttft_s", "output_tokens_per_s", "tokens_per_s", "step_s", "samples_per_s", "time_s", "bus_bytes_per_s",
+    "bytes_per_s", "power_w", "flops_per_s",
 )  # fmt: skip
 """Columns that a narrow terminal shows first."""
 _MAIN = ("tpot_s", "tokens_per_s", "output_tokens_per_s", "step_s", "bus_bytes_per_s", "bytes_per_s", "power_w",
@@ -123,7 +124,8 @@ def _columns(rows: Sequence[Reading]) -> list[Column]:
             continue
         is_text = any(isinstance(reading.values.get(name), str) for reading in rows)
         drop_order = 0 if name in _KEPT else len(columns) + 1
-        columns.append(Column(name, quantity.title, _formatter(quantity.unit), left=is_text, drop_order=drop_order))
+        title, text = quantity.title, _formatter(quantity.unit)
+        columns.append(Column(name, title, text, left=is_text, drop_order=drop_order, wrap=name == "shape"))
     return columns
 
 

@@ -40,6 +40,7 @@ from .archives import unpacked
 from .configuration import complete
 from .findings import MOST_READINGS, Findings
 from .json_text import is_damaged_json
+from .peak_rates import doubt_impossible_rates
 from .repeated import note_repeated_rows
 from .result_format import ResultFormat
 from .text import is_cut, launcher_prefix, number_at_end, plain_text, read_chunks
@@ -184,6 +185,7 @@ def read_result(path: Path, given: dict[str, Any] | None = None, source: str = "
     if not findings.readings:
         findings.doubt("no measurement was found in it")
     complete(findings, given or {})
+    doubt_impossible_rates(findings)
     return findings
 
 

@@ -13,7 +13,7 @@ from .text import all_lines, find_lines, ratio, read_table, scaled, split_csv, t
 
 _CUTLASS = re.compile(r"^\ufeff?(?:[\w-]+,)*Problem,Provider,OperationKind,Operation,", re.MULTILINE)
 _UNUSABLE = ("failed", "incorrect", "error")
-_MS, _US, _GFLOP, _TFLOP = 1e-3, 1e-6, 1e9, 1e12
+_MS, _US, _GFLOP, _TFLOP, _GIB = 1e-3, 1e-6, 1e9, 1e12, 2.0**30
 
 
 def read_cutlass(path: Path, findings: Findings) -> None:
@@ -204,6 +204,7 @@ _OPERATOR = re.compile(
     r"(?:(?P<flops>[\d.]{1,20}) (?P<unit>[kKMGT]?FLOP)/run|(?:\d{1,12} kB/run -\s+)?(?P<gb_per_s>[\d.]{1,20}) GB/s)",
     re.MULTILINE,
 )
+_OPERATOR_START = re.compile(r"^\s*[A-Z][A-Z0-9_]{1,40}\(\w+=(?!.*\): +(?:not supported|OK|FAIL))")
 _OPERATOR_DEVICE = re.compile(r"^\s*Device description: (?P<device>.{1,200})")
 _OPERATOR_UNITS = {
     "FLOP": 1.0,
@@ -220,10 +221,12 @@ _OPTION = re.compile(r"(?P<name>\w+)=(?P<value>\[[^\]]*\]|[^,]*)")
 def read_ggml_operators(path: Path, findings: Findings) -> None:
     """Read what ggml's ``test-backend-ops perf`` prints: one operator in a line, with its FLOPs or its bandwidth.
 
-    Its GB are 2^30 bytes. The kB beside a bandwidth are left out, because they are counted in another way than it.
+    Its GB are 2^30 bytes (``eval_perf`` divides by 1024 three times). The kB beside a bandwidth are left out, because
+    they are counted in another way than it.
     """
     device = None
-    for line in find_lines(path, ("Device description: ", " us/run - ")):
+    incomplete = 0
+    for line in find_lines(path, ("Device description: ", "(")):
         if described := _OPERATOR_DEVICE.match(line):
             device = described["device"].strip()
             findings.record(gpu=device)
@@ -241,8 +244,15 @@ def read_ggml_operators(path: Path, findings: Findings) -> None:
                 time_s=seconds,
                 flops=flops,
                 flops_per_s=ratio(flops, seconds),
-                bytes_per_s=scaled(match["gb_per_s"], 2.0**30),
+                bytes_per_s=scaled(match["gb_per_s"], _GIB),
             )
+            if match["gb_per_s"]:
+                findings.doubt("the GB/s of this tool are 2^30 bytes/s, and are shown as 10^9 bytes/s, 7.4% more")
+        elif _OPERATOR_START.match(line):
+            incomplete += 1
+    if incomplete:
+        rows = "1 row is" if incomplete == 1 else f"{incomplete} rows are"
+        findings.doubt(f"{rows} incomplete and left out: the file may be cut")
     findings.doubt("runs follow one another on the same tensors, so that small ones are in a cache")
 
 

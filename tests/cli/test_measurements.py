@@ -98,3 +98,14 @@ def test_failures_are_reported_and_the_others_read(folder: Path) -> None:
 
 def test_rows_beyond_the_top_are_counted(folder: Path) -> None:
     assert "Collectives, the first 1 of 2" in run(folder / "nccl.log", "--top", 1).stdout
+
+
+def test_rows_that_differ_in_their_format_differ_on_a_narrow_terminal(tmp_path: Path) -> None:
+    kernels = next(sample.text for sample in SAMPLES if sample.format == "ggml-operators")
+    product = next(line for line in kernels.splitlines(keepends=True) if "MUL_MAT" in line)
+    path = tmp_path / "operators.txt"
+    path.write_text(kernels + "".join(product.replace("bf16", name) for name in ("q4_0", "q8_0")))
+    table, _, _ = run(path, width=80).stdout.partition("note:")
+    formats = [line.split()[2] for line in table.splitlines() if line.startswith("MUL_MAT")]
+    assert formats == ["bf16", "q4_0", "q8_0"]
+    assert max(map(len, table.splitlines()[1:])) <= 80  # without the title, which names the file

@@ -67,6 +67,8 @@ def doubts_of(findings: Findings) -> str:
     return "; ".join([*findings.doubts, *(doubt for reading in findings.readings for doubt in reading.doubts)])
 
 
+GGML_OPERATORS = next(sample.text for sample in SAMPLES if sample.format == "ggml-operators")
+
 DOUBTED = {
     "cuda did not start": (
         next(sample.text for sample in SAMPLES if sample.format == "llama-bench").replace("NVIDIA A100", ""),
@@ -104,6 +106,15 @@ DOUBTED = {
         ),
         "two tables of the same messages reach 24 and 1.8 GB/s",
     ),
+    "an operator is cut": (
+        GGML_OPERATORS + "  MUL_MAT(type_a=q4_0,type_b=f32,m=4096,n=8,k=14336,bs=[1,1]):   3317 runs -   30",
+        "1 row is incomplete and left out: the file may be cut",
+    ),
+    "binary GB": (GGML_OPERATORS, "the GB/s of this tool are 2^30 bytes/s, and are shown as 10^9 bytes/s, 7.4% more"),
+    "impossible": (
+        GGML_OPERATORS.replace("303.79 us/run", "0.30 us/run"),
+        "3.132 PFLOP/s are 16.1 times the fastest peak of Radeon RX 9070 XT (194.6 TFLOP/s)",
+    ),
     "invalid": (
         next(sample.text for sample in SAMPLES if sample.format == "mlperf-inference"),
         "the result is INVALID",
@@ -115,6 +126,11 @@ DOUBTED = {
 def test_what_is_doubtful_is_said(case: str, tmp_path: Path) -> None:
     text, said = DOUBTED[case]
     assert said in doubts_of(read(text, tmp_path))
+
+
+def test_operators_that_a_device_lacks_are_no_cut_rows(tmp_path: Path) -> None:
+    text = GGML_OPERATORS + "  SOFT_MAX(type=f32,ne=[4096,4096,5,1],mask=0): not supported\n"
+    assert "incomplete" not in doubts_of(read(text, tmp_path))
 
 
 def test_a_log_whose_measurements_start_late_is_recognised(tmp_path: Path) -> None:
