@@ -9,7 +9,8 @@ its name: ``gemm_kernel[SIMD16 {128; 1; 1} {16; 2; 8}]``.
 
 ``unitrace --chrome-kernel-logging`` writes a Chrome trace (``tools/unitrace/src/chromelogger.h``). Its events of the
 category ``gpu_op`` are the same kernels and commands, in a process for each device and a thread for each engine or
-queue; events of a kernel on one of several tiles begin with ``Tile #0:``. Those of ``cpu_op`` are calls on the host.
+queue; events of a kernel on one of several tiles begin with ``Tile #0:``. Those of ``cpu_op`` are calls on the host,
+with ``--chrome-call-logging``: a flow ``Flow_H2D_7_0`` starts with the call that launches the kernel with the id 7.
 Times are in us.
 """
 
@@ -127,7 +128,12 @@ TRACE_SIGN = re.compile(
 _TILE = re.compile(r"Tile #(\d{1,4}): ")
 _CALL = re.compile(r"(?:ze|zex|zes|cl)[A-Z]")
 _LATEST_US = 4 * 10**15  # range of int64 nanoseconds
-_TRACE_COLUMNS = (*_COLUMNS, "start_ns", "stream", "device", "thread")
+_TRACE_COLUMNS = (*_COLUMNS, "start_ns", "stream", "device", "thread", "launch_ns")
+_LAUNCH = re.compile(r"(?:CL_)?Flow_H2D_(\d{1,20})_")
+
+
+class _Args(msgspec.Struct, gc=False):
+    id: Any = None  # text in events of a device
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -138,6 +144,7 @@ class _Event(msgspec.Struct, gc=False):
     tid: int = -1
     ts: Decimal = Decimal(-1)
     dur: Decimal = Decimal(-1)
+    args: _Args | None = None
 
 
 _EVENTS = msgspec.json.Decoder(list[_Event])
@@ -155,10 +162,26 @@ class UnitraceTrace:
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield one row per kernel, command or call of the host, in file order, 16,384 at a time."""
-        yield from batches_of(_trace_rows(path), _TRACE_COLUMNS, columns)
+        launches = _launches(path) if columns is None or "launch_ns" in columns else {}
+        yield from batches_of(_trace_rows(path, launches), _TRACE_COLUMNS, columns)
 
 
-def _trace_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _launches(path: Path) -> dict[str, int]:
+    """Return the start in ns of the call that launched each kernel, by the id of the kernel."""
+    launches = {}
+    for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():
+        for event in piece.decoded:
+            flow = _LAUNCH.match(event.cat) if event.ph == "s" else None
+            if flow is not None and _is_time(event.ts):
+                launches[flow[1]] = int(event.ts * 1000)
+    return launches
+
+
+def _is_time(time_us: Decimal) -> bool:
+    return time_us.is_finite() and 0 <= time_us < _LATEST_US
+
+
+def _trace_rows(path: Path, launches: dict[str, int]) -> Iterator[dict[str, Any]]:
     devices: dict[tuple[int, int], int] = {}  # by process and tile
     streams: dict[tuple[int, int], int] = {}  # by process and thread
     has_rows = False
@@ -167,7 +190,7 @@ def _trace_rows(path: Path) -> Iterator[dict[str, Any]]:
             if event.ph != "X" or event.cat not in ("gpu_op", "cpu_op"):
                 continue
             has_rows = True
-            if not all(time.is_finite() and 0 <= time < _LATEST_US for time in (event.ts, event.dur)):
+            if not (_is_time(event.ts) and _is_time(event.dur)):
                 raise BadProfile(f"{path}: event {quoted(event.name)} has no start and duration in us")
             times = {"start_ns": int(event.ts * 1000), "duration_ns": float(event.dur * 1000)}
             if event.cat == "cpu_op":
@@ -179,6 +202,7 @@ def _trace_rows(path: Path) -> Iterator[dict[str, Any]]:
             device = devices.setdefault((event.pid, int(tile[1]) if tile else 0), len(devices))
             stream = streams.setdefault((event.pid, event.tid), len(streams))
             name = event.name if tile is None else event.name[tile.end() :]
-            yield {**times, **_command(name, 1), "device": device, "stream": stream}
+            launch_ns = launches.get(str(event.args.id)) if event.args is not None else None
+            yield {**times, **_command(name, 1), "device": device, "stream": stream, "launch_ns": launch_ns}
     if not has_rows:
         raise BadProfile(f"{path}: the trace has no kernel or call: did the program run one before it ended?")

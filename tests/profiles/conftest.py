@@ -320,6 +320,7 @@ zeCommandListAppendMemoryCopy(D2M),           4,       2099164,      1.18,      
 {"ph": "t", "tid": 4294967295, "pid": 4294967295, "name": "dep", "cat": "Flow_H2D_2_0", "ts": 1695711406516161, "id": 2},
 {"ph": "X", "tid": 4294967294, "pid": 4294967295, "name": "zeCommandListAppendMemoryCopy(M2D)[4096]", "cat": "gpu_op", "ts": 1695711406516000, "dur": 9, "args": {"id": "1"}},
 {"ph": "X", "tid": 77, "pid": 77, "name": "zeCommandListAppendLaunchKernel", "cat": "cpu_op", "ts": 1695711406515990, "dur": 5, "id": 0},
+{"ph": "s", "tid": 77, "pid": 77, "name": "dep", "cat": "Flow_H2D_2_0", "ts": 1695711406515990, "id": 2},
 {"ph": "M", "name": "process_name", "pid": 77, "ts": 1695711406515000, "args": {"name": "HOST<node>"}},
 {"ph": "M", "name": "process_name", "pid": 4294967295, "ts": 1695711406515000, "args": {"name": "DEVICE<node>0:4d:0:0 #0"}}
 ]

@@ -88,6 +88,7 @@ def test_a_chrome_trace_has_kernels_copies_and_calls_of_the_host(tmp_path, sampl
         "16,2,8",
     )
     assert (kernel["start_ns"], kernel["duration_ns"]) == (1_695_711_406_516_161_000, 600_000.0)
+    assert (kernel["launch_ns"], copy["launch_ns"]) == (1_695_711_406_515_990_000, None)
     assert (copy["category"], copy["bytes"], copy["device"], copy["stream"]) == ("memcpy", 4096.0, 0, 1)
     assert (call["category"], call["thread"], call["device"]) == ("api", 77, None)
 
