@@ -160,12 +160,17 @@ def _elastic_notes(prepared: PreparedDeployment, traffic: Traffic, elasticity: E
 
 
 def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
-    """Return notes on the cache of the devices, and on a group that one device would beat."""
+    """Return notes on the cache of the devices, on pools of two engines, and on a group that one device would beat."""
     notes = []
     fixed_cache = fixed_cache_note(prepared.room)
     if fixed_cache is not None:
         notes.append(fixed_cache)
     deployment = prepared.deployment
+    if deployment.prefill is not None and deployment.prefill.engine.program != deployment.engine.program:
+        notes.append(
+            f"no connector is known that brings keys and values from {deployment.prefill.engine.program} to "
+            f"{deployment.engine.program}: both pools are timed as if there were one"
+        )
     tensor = deployment.on_device.tensor
     prompt = deployment.timer.prompt_activity(max(float(traffic.input_tokens.mean()), 1.0))
     is_pipeline = deployment.on_device.pipeline.degree > 1  # whose stages send prompts on, too

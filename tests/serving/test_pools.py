@@ -109,6 +109,11 @@ def test_pools_differ_in_device_engine_and_number() -> None:
     assert pool is not None and (pool.gpu, pool.engine, pool.tensor, pool.replicas) == ("b200", "sglang", 2, 1)
     assert (answer.gpu, answer.engine, answer.replicas, answer.devices) == ("h100-sxm", "vllm", 3, 5)
     assert 0 < pool.utilisation < 1
+    assert [
+        note
+        for note in answer.notes
+        if note.startswith("no connector is known that brings keys and values from sglang")
+    ]
 
 
 def test_devices_that_hold_the_same_heads_all_send_them() -> None:

@@ -214,6 +214,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     local: LocalEngine | None  # how it runs a model on one's own machine; None if it is not for that
     sources: tuple[str, ...]  # where the figures of the record can be read
 
+    @property
+    def program(self) -> str:
+        """The name without that of its versions: ``vllm`` of ``vllm-0.13``."""
+        return self.name.rstrip("0123456789.").rstrip("-")
+
 
 class Server(Engine, frozen=True, kw_only=True):
     """An engine with a server: how it schedules requests and divides memory, and how long its host takes.
