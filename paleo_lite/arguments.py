@@ -109,7 +109,11 @@ def check_arguments(function: F) -> F:
 
     @functools.wraps(function)
     def checked(*arguments: Any, **named: Any) -> Any:
-        for name, value in signature.bind(*arguments, **named).arguments.items():
+        try:
+            bound = signature.bind(*arguments, **named)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
+        for name, value in bound.arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 check_argument(name, parameter.annotation, value)

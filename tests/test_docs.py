@@ -373,6 +373,7 @@ FOREIGN_OPTIONS = {
     "--parallel", "--pipeline-model-parallel-layout", "--pp", "--recompute-modules", "--save-result",
     "--scheduler-recv-interval", "--scheduling-policy",
     # Profilers and what prints their output
+    "--chrome-call-logging", "--chrome-kernel-logging",
     "--csv", "--device-timing", "--hip-trace", "--id", "--kernel-trace", "--label", "--memory-copy-trace", "--metrics",
     "--output-format",
     "--page", "--print-gpu-trace", "--query-gpu", "--stats", "--summary", "--timestamps", "--type",

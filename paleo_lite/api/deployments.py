@@ -41,6 +41,7 @@ from .question import Question
 from .resolve import resolve_network, resolve_question
 
 if TYPE_CHECKING:
+    from ..calibration.ppp import PppCalibration
     from ..calibration.store import Calibration
 
 
@@ -99,7 +100,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     facility: Facility | None = None
     power_limit: float | str | None = None
     time_model: str | None = None
-    calibration: str | Calibration | EvidenceCalibration | None = None
+    calibration: str | Calibration | PppCalibration | EvidenceCalibration | None = None
     clock: str | None = None
     unit: str | None = None
     hardware_files: Paths = ()

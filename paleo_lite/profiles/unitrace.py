@@ -132,11 +132,11 @@ _TRACE_COLUMNS = (*_COLUMNS, "start_ns", "stream", "device", "thread", "launch_n
 _LAUNCH = re.compile(r"(?:CL_)?Flow_H2D_(\d{1,20})_")
 
 
-class _Args(msgspec.Struct, gc=False):
+class _UnitraceArguments(msgspec.Struct, gc=False):
     id: Any = None  # text in events of a device
 
 
-class _Event(msgspec.Struct, gc=False):
+class _UnitraceEvent(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = ""
     name: str = ""
@@ -144,10 +144,10 @@ class _Event(msgspec.Struct, gc=False):
     tid: int = -1
     ts: Decimal = Decimal(-1)
     dur: Decimal = Decimal(-1)
-    args: _Args | None = None
+    args: _UnitraceArguments | None = None
 
 
-_EVENTS = msgspec.json.Decoder(list[_Event])
+_EVENTS = msgspec.json.Decoder(list[_UnitraceEvent])
 
 
 class UnitraceTrace:

@@ -208,6 +208,9 @@ def _check_objects(value: Any, annotation: str, parameter: click.Option) -> None
         raise BadValue(f"`{documented_name(parameter)}` takes a value or a list of values (got {quote_value(value)})")
     classes = set(re.findall(r"[A-Za-z]+", annotation.replace("dict[str, Any]", "")))
     for item in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(item, (list, tuple)) and "Sequence" in classes:  # one value is a list, as of tools
+            _check_objects(item, annotation, parameter)
+            continue
         if isinstance(item, int) and abs(item) > LARGEST_INTEGER:
             raise BadValue(f"`{documented_name(parameter)}` must be at most 2^63 - 1 (got {quote_value(item)})")
         is_plain = item is None or isinstance(item, (*_CONVERTED, dict, range)) or hasattr(item, "tolist")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..architectures import Network
     from ..calibration.evidence_file import EvidenceCalibration
+    from ..calibration.ppp import PppCalibration
     from ..calibration.store import Calibration
     from ..machines import Device
     from ..timing.facility import Facility
@@ -109,7 +110,7 @@ class DeviceOptions(Options):
 class CalibrationOptions(Options):
     """What measurements say of the constants."""
 
-    calibration: str | Calibration | EvidenceCalibration | None = option(
+    calibration: str | Calibration | PppCalibration | EvidenceCalibration | None = option(
         group=MODEL_GROUP, type=CALIBRATION, metavar="FILE|NAME",
         help="File or name of a calibration; files from result files of benchmarks joined by + are one. [default: the "
         "shipped calibrations under PyTorch]",

@@ -493,7 +493,8 @@ def test_rows_that_contradict_each_other_are_no_good_calibration(tmp_path: Path)
 
 
 def test_rows_that_agree_are_not_doubted(slow_server: EvidenceCalibration) -> None:
-    assert not any("contradict" in sentence for sentence in slow_server.warnings())
+    """Times per token are twice the usual ones with 8 and with 16 users; first tokens are not."""
+    assert not any(sentence.startswith("the other rows forecast tpot_s") for sentence in slow_server.warnings())
 
 
 def test_experts_of_a_machine_move_experts_more_than_dense_networks() -> None:
