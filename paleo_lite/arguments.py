@@ -47,7 +47,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _are_all(value: Any, accepts: Callable[[Any], bool]) -> bool:
-    """Whether a value is a collection of values that are all accepted; those of an iterator cannot be looked at."""
+    """Return whether a value is a collection of accepted values; those of an iterator cannot be looked at."""
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
         return False
     return not isinstance(value, (Sequence, set, frozenset)) or all(map(accepts, value))
@@ -75,7 +75,7 @@ _CLASSES = ("Calibration", "Device", "EvidenceCalibration", "Measurement", "Netw
 
 
 def has_class(value: object, name: str) -> bool:
-    """Whether a value is an object of the class with a name, or of one derived from it."""
+    """Return whether a value is an object of the class with a name, or of one derived from it."""
     return any(base.__name__ == name for base in type(value).__mro__)
 
 
@@ -95,10 +95,10 @@ def check_argument(name: str, annotation: str, value: object) -> None:
     types = [_find_type(text) for text in alternatives]
     if (value is None and len(types) < len(_split(annotation))) or not all(types):
         return
-    known = [found for found in types if found is not None]
-    if any(found.accepts(value) for found in known):
+    possible = [kind for kind in types if kind is not None]
+    if any(kind.accepts(value) for kind in possible):
         return
-    words = [found.words for found, text in zip(known, alternatives, strict=True)
+    words = [kind.words for kind, text in zip(possible, alternatives, strict=True)
              if not (text == "str" and "Path" in alternatives)]  # fmt: skip
     raise BadValue(f"`{name}` must be {' or '.join(words)} (got {quote_value(value)})")
 
@@ -149,11 +149,11 @@ def _find_list_type(item_annotation: str) -> _Type | None:
     items = [_find_type(name) for name in names]
     if not all(items):
         return None
-    known = [item for item in items if item is not None]
+    possible = [kind for kind in items if kind is not None]
     plurals = {"str": "texts", "Path": "paths", "int": "integers", "float": "numbers"}
     listed = [plurals.get(name, f"{name} objects") for name in names if not (name == "str" and "Path" in names)]
 
     def is_item(value: Any) -> bool:
-        return any(item.accepts(value) for item in known)
+        return any(kind.accepts(value) for kind in possible)
 
     return _Type(f"a list of {' or '.join(listed)}", lambda value: _are_all(value, is_item))

@@ -42,7 +42,8 @@ differ by a factor of 2 or more.
 """
 
 _WORSE_ERROR, _WORSE_FACTOR = 0.15, 1.25
-"""Error of rows that the others forecast, and its ratio to that of the shipped constants, from which both are said.
+"""Error of rows as the others forecast them, and its ratio to that of the shipped constants, above which a warning says
+both.
 
 Sources differ by some 15%, and a few rows left out in turn move an error by a fifth by chance.
 """

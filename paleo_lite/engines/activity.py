@@ -152,9 +152,10 @@ def _narrow_factor(step: EngineStep, precision: str) -> float:
 def _parts_of(step: EngineStep) -> dict[Part, EngineStep]:
     """Return the steps whose kernels take the time of one term each, which are made once for a step."""
     parts: dict[Part, EngineStep] = step.__dict__.setdefault("_parts", {})
-    for part in REPLACED if not parts else ():
-        only = PartConstants(classes={}, whole=step.constants, part=part)
-        parts[part] = EngineStep(step.device, step.engine, step.formats, step.placement, only)
+    if not parts:
+        for part in REPLACED:
+            only = PartConstants(classes={}, whole=step.constants, part=part)
+            parts[part] = EngineStep(step.device, step.engine, step.formats, step.placement, only)
     return parts
 
 

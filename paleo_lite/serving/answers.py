@@ -332,7 +332,7 @@ def _simulate_level(
     latencies = {name: summarize(values) for name, values in request_latencies(simulated.outcomes).items()}
     refuses = prepared.deployment.admission is not None  # so that no queue grows without end
     capacity_per_s = None if saturated is None else saturated[0]
-    # Refusals let answers end in rounds, of which a part of the time may have more or fewer.
+    # With refusals answers end in rounds: a part of the run may hold more of them than the rest.
     rate_per_s = None if refuses else traffic.rate_per_s
     span = steady_span(simulated.outcomes, rate_per_s, capacity_per_s)
     figures = measure_figures(simulated, prepared.deployment, int(traffic.input_tokens.sum()), span)

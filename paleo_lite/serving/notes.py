@@ -82,7 +82,7 @@ SETTLED = 10
 
 
 QUEUED = 2
-"""Multiple of the median of the first answers that the median of many may be, which also wait in full queues."""
+"""How many times as long an answer takes in the long run, when queues are full, as in the first rounds, at most."""
 
 
 def short_run_notes(traffic: Traffic, median_s: float | None) -> list[str]:
