@@ -150,7 +150,9 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
         return predict_workload(workload, machine, model)
     from ..timing.capacity import predict_with_memory
 
-    return predict_with_memory(workload, machine, model, fit_batch=question.fit_batch)
+    return predict_with_memory(
+        workload, machine, model, fit_batch=question.fit_batch, names_remedies=question.names_remedies
+    )
 
 
 def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) -> Prediction:
@@ -180,10 +182,10 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
     job = Job(workload.with_changes(training=options), machine, model)
     if evidence is not None and evidence.kinds != ["power"]:
         job = learned_job(job, evidence, ALONE, settings, workload.batch_size, "3d")
-    if question.fit_batch:
-        prediction = predict_largest(job, settings).prediction
-    else:
-        prediction = predict_alone(job, workload.batch_size, settings).prediction
+    step = predict_largest(job, settings) if question.fit_batch else predict_alone(job, workload.batch_size, settings)
+    if not question.names_remedies:
+        return step.prediction
+    prediction = step.with_remedies()
     fit = prediction.memory
     if fit is None or fit.fits or fit.remedies:
         return prediction

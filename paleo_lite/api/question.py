@@ -106,6 +106,7 @@ class Question(msgspec.Struct, frozen=True):
     parallel: ParallelConfig | None = None
     fit_batch: bool = False  # whether the batch is the largest one that fits into the memory
     memory: bool = False  # whether the memory is estimated at inference, too
+    names_remedies: bool = True  # whether an answer that does not fit says what would make it fit
     amount: Amount | None = None  # of training, for hours, cost and energy
     facility: Facility | None = None
 

@@ -76,7 +76,7 @@ def try_alternatives(
                 used_model = model
             else:
                 used_model = _choose_model(changed, machine, model_elsewhere, evidence)
-            alternative = predict_with_memory(changed, other, used_model)
+            alternative = predict_with_memory(changed, other, used_model, names_remedies=False)
         except PaleoError as error:
             left_out.append(f"{name}: {error}")
             return

@@ -74,9 +74,13 @@ class Place(NamedTuple):
         """Whether the layer is inside a block."""
         return self.number is not None
 
-    def is_inside(self, module: str) -> bool:
-        """Return whether the layer is in a module or in one inside it."""
-        return self.module == module or self.module.startswith(f"{module}.")
+    @property
+    def modules_around(self) -> tuple[str, ...]:
+        """The module of the layer and those that contain it, the innermost first."""
+        modules = [self.module]
+        while "." in modules[-1]:
+            modules.append(modules[-1].rpartition(".")[0])
+        return tuple(modules)
 
     def of_addition(self, module: str) -> Place:
         """Return the place of a layer that belongs to this one, in a module of its own; it is no head and no router."""

@@ -108,9 +108,9 @@ def place_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     if it is a product outside the blocks.
     """
     places = [_read_place(layer) for layer in layers]
-    mixtures = tuple(dict.fromkeys(module_of(place.owner) for place in places if place.role == "experts"))
+    mixtures = {module_of(place.owner) for place in places if place.role == "experts"} - {""}
     for index, place in enumerate(places):
-        if place.role in ("", "feed-forward") and any(module and place.is_inside(module) for module in mixtures):
+        if place.role in ("", "feed-forward") and not mixtures.isdisjoint(place.modules_around):
             is_shared = "shared" in place.module
             places[index] = place._replace(role="shared experts" if is_shared else "mixture")
     products = [_is_dense_product(layer) for layer in layers]

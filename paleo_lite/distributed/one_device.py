@@ -21,7 +21,7 @@ from ..machines import Machine
 from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.attention import is_fused_attention
 from ..timing.blocks import KERNEL_NOTE
-from ..timing.capacity import fit_memory, too_large_message
+from ..timing.capacity import compare_memory, fit_memory, too_large_message
 from ..timing.memory import RESERVE_BYTES, Memory, MemoryFit, memory_by_micro_batch, usable_bytes
 from ..timing.models import Terms
 from ..timing.optimizers import OPTIMIZERS
@@ -58,11 +58,20 @@ def runs_in_blocks(workload: Workload) -> bool:
 
 
 class StepAlone(NamedTuple):
-    """A step on one device, its plan, and the part of its time in which it waits for copies of activations."""
+    """A step on one device, with its memory."""
 
     prediction: Prediction
     plan: Plan
-    copies_s: float
+    copies_s: float  # time in which it waits for copies of activations
+    is_saved_by_layers: bool  # whether the tensors of layers, or of their segments, are all that it saves
+
+    def with_remedies(self) -> Prediction:
+        """Return the prediction, with what would make it fit if it does not."""
+        prediction = self.prediction
+        if not self.is_saved_by_layers:
+            return prediction
+        fit = fit_memory(prediction.workload, prediction.machine, prediction.model, prediction)
+        return msgspec.structs.replace(prediction, memory=fit)
 
     def as_step(self, factor: float) -> Step:
         """Return the step in the terms of many devices, with its passes longer by a factor."""
@@ -103,11 +112,14 @@ def predict_alone(job: Job, batch_size: int, settings: Settings) -> StepAlone:
 def predict_largest(job: Job, settings: Settings) -> StepAlone:
     """Predict the step of the largest batch that fits; raise DoesNotFit if not even one sample per micro-batch does."""
     number = (settings.parallel or ParallelConfig()).micro_batches or 1
-    least = predict_alone(job, number, settings).prediction
-    assert least.memory is not None
-    if least.memory.largest_batch is None:
-        raise DoesNotFit(too_large_message(least.workload, job.machine, least.memory))
-    return predict_alone(job, least.memory.largest_batch, settings)
+    least = predict_alone(job, number, settings)
+    memory = least.prediction.memory
+    assert memory is not None
+    if memory.largest_batch is None:
+        with_remedies = least.with_remedies()
+        assert with_remedies.memory is not None
+        raise DoesNotFit(too_large_message(with_remedies.workload, job.machine, with_remedies.memory))
+    return predict_alone(job, memory.largest_batch, settings)
 
 
 def _predict_alone(job: Job, batch_size: int, parallel: ParallelConfig) -> StepAlone:
@@ -135,11 +147,12 @@ def _predict_alone(job: Job, batch_size: int, parallel: ParallelConfig) -> StepA
         prediction = msgspec.structs.replace(prediction, terms=terms)
     if kernels[0] is not None:
         prediction = _with_stack_notes(prediction)
-    if _is_saved_as_planned(workload, plan.config, kernels):
-        fit = fit_memory(workload, job.machine, prediction.model, prediction)
-        return StepAlone(msgspec.structs.replace(prediction, memory=fit), plan, copies_s)
-    fit = _planned_fit(job, plan, workload, parallel)
-    return StepAlone(msgspec.structs.replace(prediction, memory=fit), plan, copies_s)
+    is_saved_by_layers = _is_saved_by_layers(workload, plan.config, kernels)
+    if is_saved_by_layers:
+        fit = compare_memory(workload, job.machine, prediction.model)
+    else:
+        fit = _planned_fit(job, plan, workload, parallel)
+    return StepAlone(msgspec.structs.replace(prediction, memory=fit), plan, copies_s, is_saved_by_layers)
 
 
 # What a micro-batch does ----------------------------------------------------------------------------------------------
@@ -247,7 +260,7 @@ def stack_note() -> str:
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
-def _is_saved_as_planned(workload: Workload, config: ParallelConfig, kernels: Sequence[StackKernels | None]) -> bool:
+def _is_saved_by_layers(workload: Workload, config: ParallelConfig, kernels: Sequence[StackKernels | None]) -> bool:
     """Return whether the tensors of the layers, or of their segments, are all that a step saves."""
     if workload.options.checkpointing in _OF_SEGMENTS:
         return True

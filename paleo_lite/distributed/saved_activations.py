@@ -203,7 +203,7 @@ def _module_layers(layers: tuple[Layer, ...]) -> dict[str, set[int]]:
     shared = {module for module in dense if module_of(module) in mixtures}
 
     def inside(modules: set[str]) -> set[int]:
-        return {index for index, place in enumerate(places) if any(map(place.is_inside, modules))}
+        return {index for index, place in enumerate(places) if not modules.isdisjoint(place.modules_around)}
 
     return {"mlp": inside(dense - shared), "moe": inside(mixtures), "shared_experts": inside(shared)}
 

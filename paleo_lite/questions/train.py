@@ -213,7 +213,9 @@ def _larger_micro_batches(question: Train, result: Any) -> Iterator[dict[str, An
         if parallel is None or parallel.of_batch(row.batch_size, row.workers).micro_batch_size > 1:
             return
         if not parallel.micro_batches:
-            yield from ({"micro_batch": size, **more} for size in MICRO_BATCHES_TRIED)
+            samples_per_replica = row.batch_size // max(row.workers // parallel.devices_per_replica, 1)
+            sizes = (size for size in MICRO_BATCHES_TRIED if samples_per_replica % size == 0)
+            yield from ({"micro_batch": size, **more} for size in sizes)
             return
     elif result.workload.batch_size > number:
         return
@@ -235,7 +237,7 @@ def _answer(question: Train, names_remedies: bool = True) -> Prediction | ScaleT
         )
     if question.within is None:
         if not _asks_for_devices(question):
-            return _answer_one(question)
+            return _answer_one(question, names_remedies)
         return answer_for_devices(question, names_remedies)
     if question.advise is not None:
         raise BadValue("give only one of `--within`, which compares numbers of devices, and `--advise`, which has one")
@@ -314,7 +316,7 @@ def _asks_for_devices(question: Train) -> bool:
     return is_of_several or replica_of(question) is not None or offload_of(question)[1] is not None
 
 
-def _answer_one(question: Any) -> Prediction:
+def _answer_one(question: Any, names_remedies: bool) -> Prediction:
     """Return the prediction of a training step on one device."""
     from ..api.prediction import predict_pass
     from ..api.question import Question
@@ -348,6 +350,7 @@ def _answer_one(question: Any) -> Prediction:
             ),
             parallel=parallel,
             memory=True,
+            names_remedies=names_remedies,
             amount=amount,
         )
     )

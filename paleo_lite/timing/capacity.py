@@ -38,9 +38,9 @@ _ADAM_OPTIMIZERS = ("adam", "adamw")
 
 
 def predict_with_memory(
-    workload: Workload, machine: Machine, model: TimeModel, *, fit_batch: bool = False
+    workload: Workload, machine: Machine, model: TimeModel, *, fit_batch: bool = False, names_remedies: bool = True
 ) -> Prediction:
-    """Predict the time of a workload and its peak memory.
+    """Predict the time of a workload and its peak memory, with remedies if it does not fit and they are asked for.
 
     With `fit_batch` the batch size is the largest one that fits instead of the workload's; raise DoesNotFit if not even
     one sample does.
@@ -54,7 +54,10 @@ def predict_with_memory(
             raise DoesNotFit(too_large_message(workload, machine, fit))
         workload = workload.with_changes(batch_size=fit.largest_batch)
     prediction = predict(workload, machine, model)
-    fit = fit_memory(workload, machine, model, prediction)
+    if names_remedies:
+        fit = fit_memory(workload, machine, model, prediction)
+    else:
+        fit = compare_memory(workload, machine, model)
     return msgspec.structs.replace(prediction, memory=fit)
 
 
