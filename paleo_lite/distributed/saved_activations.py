@@ -20,7 +20,7 @@ from ..timing.expert_kernels import expert_layers
 from ..timing.fine_tuning import ADAPTER, original_layers
 from ..timing.quantization import QUANTIZATION
 from ..timing.training_recipes import TRAINING_RECIPES
-from ..timing.workload import Workload
+from ..timing.workload import Workload, cached_for_layers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +73,7 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
     """
     layers = workload.network.layers
     positions = original_layers(workload.layers)  # of the layers of the network among those with adapters
-    parts = _module_layers(layers)
+    parts = cached_for_layers(_module_layers, layers)
     narrow_bytes = NUMBER_BYTES if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
     sources = [_skip_views(layers, index) for index in range(len(layers))]
     saved: dict[tuple[str, int], float] = {}
