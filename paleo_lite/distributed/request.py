@@ -49,7 +49,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
     price: float | str | None = None
     price_of: str | None = None
     facility: Facility | None = None
-    names_remedies: bool = True  # whether the answer, if nothing fits into memory, names changes that make it fit
+    names_micro_batch: bool = False  # whether a note names a larger micro-batch that fits and is faster
 
     def worker_counts(self) -> list[int]:
         """Return the numbers of workers; an empty list stands for all devices of the topology.

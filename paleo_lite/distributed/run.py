@@ -34,6 +34,7 @@ from .clusters import (
 from .generation import generation_notes
 from .job import Job
 from .links import Topology
+from .micro_batches import larger_micro_batch_note
 from .one_device import stack_note
 from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform
@@ -118,7 +119,19 @@ def predict_scaling(
         if isinstance(cluster, ConditionedPrior):
             scores = cluster.mean_scores
         used_topology, _ = cluster_prior().cluster_at(scores, used_topology, settings)
-    return _make_table(request, used_topology, job, advice, budget, batch_size, settings)
+    table = _make_table(request, used_topology, job, advice, budget, batch_size, settings)
+    if not request.names_micro_batch:
+        return table
+    last_row = table.rows[-1]
+    faster = larger_micro_batch_note(
+        job,
+        topology.with_workers(last_row.workers),
+        settings,
+        last_row,
+        fixes_batch=request.scaling == "strong",
+        cluster=cluster,
+    )
+    return table if faster is None else msgspec.structs.replace(table, notes=(faster, *table.notes))
 
 
 def _check_micro_batches(request: ClusterRequest, workload: Workload, settings: Settings) -> None:
@@ -187,15 +200,16 @@ def _predict_rows(
         cluster=cluster,
     )
     is_training = job.workload.phase not in GENERATION_PHASES
-    if request.names_remedies and is_training and strategy.divides_blocks and all(row.fits is False for row in rows):
+    if not is_training or not strategy.divides_blocks:
+        return rows
+    if all(row.fits is False for row in rows):
         last_row = rows[-1]
         note = fitting_note(job, topology.with_workers(last_row.workers), settings, last_row.batch_size)
         rows[-1] = msgspec.structs.replace(last_row, notes=(note, *last_row.notes))
-    if request.names_remedies and is_training and strategy.divides_blocks:
-        last_row = rows[-1]
-        faster = balance_note(job, topology.with_workers(last_row.workers), settings, last_row, cluster)
-        if faster is not None:
-            rows[-1] = msgspec.structs.replace(last_row, notes=(*last_row.notes, faster))
+    last_row = rows[-1]
+    faster = balance_note(job, topology.with_workers(last_row.workers), settings, last_row, cluster)
+    if faster is not None:
+        rows[-1] = msgspec.structs.replace(last_row, notes=(*last_row.notes, faster))
     return rows
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import BadValue
-from ..units import format_number
 from .compare import (
     check_network_options,
     check_no_pipeline,
@@ -133,9 +133,9 @@ def answer(question: Train) -> Prediction | ScaleTable | Comparison:
         check_no_pipeline(network, "train")
     if question.advise is not None:
         check_single(question, ("workers",))
-    result = compare(question, _answer, _ORDER, together=("workers",))
     is_one = question.several().keys() <= {"workers"} and question.advise is None and replica_of(question) is None
-    return _with_accumulation_note(question, _with_micro_batch_note(question, result)) if is_one else result
+    result = compare(question, partial(_answer, names_micro_batch=is_one), _ORDER, together=("workers",))
+    return _with_accumulation_note(question, _with_larger_batch_note(question, result)) if is_one else result
 
 
 def _without_blocks_beside_sharding(question: Train) -> Train:
@@ -154,34 +154,28 @@ def _without_blocks_beside_sharding(question: Train) -> Train:
     return replace(question, strategy=chosen)
 
 
-MICRO_BATCHES_TRIED = (64, 32, 16, 8, 4, 2)
-"""Sizes of micro-batches of which the largest that fits is compared with a single sample."""
+def _with_larger_batch_note(question: Train, result: Any) -> Any:
+    """Return a step of one device whose micro-batches have one sample with a note on the largest batch that fits."""
+    from ..distributed.micro_batches import MICRO_BATCHES_TRIED, Trial, find_faster_micro_batch
+    from ..timing import Prediction
 
-_WORTH_SAYING = 1.05
-"""Gain in speed from which a note names it."""
-
-
-def _with_micro_batch_note(question: Train, result: Any) -> Any:
-    """Return an answer whose micro-batches have one sample with a note on the largest ones that fit as well."""
-    row = _last_row(result)
-    if row.fits is False:
+    is_chosen = question.batch_size == FIT or question.global_batch_size is not None or question.micro_batch is not None
+    number = question.accumulation or 1
+    if not isinstance(result, Prediction) or is_chosen or result.workload.batch_size > number:
         return result
-    for more in _larger_micro_batches(question, result):
-        try:
-            other = _last_row(_answer(replace(question, **more), names_remedies=False))
-        except BadValue:
-            continue  # the batch cannot be divided so
-        ratio = other.throughput_per_s / row.throughput_per_s
-        if other.fits is False or ratio < _WORTH_SAYING:
-            continue
-        name, value = next(iter(more.items()))
-        note = (
-            f"a larger micro-batch also fits and is {ratio:.2f} times as fast: "
-            f"{format_number(other.throughput_per_s)} instead of {format_number(row.throughput_per_s)} samples/s with "
-            f"`--{name.replace('_', '-')} {value}`"
-        )
-        return msgspec.structs.replace(result, notes=(note, *result.notes))
-    return result
+    largest = None if result.memory is None else result.memory.largest_batch
+    if result.fits is False or largest is None:
+        return result
+
+    def attempt(batch_size: int) -> Trial:
+        other = _answer_one(replace(question, batch_size=batch_size), names_remedies=False)
+        assert other.throughput_per_s is not None
+        return Trial(other.fits, other.throughput_per_s)
+
+    assert result.throughput_per_s is not None
+    batches = (size * number for size in MICRO_BATCHES_TRIED if size * number <= largest)
+    note = find_faster_micro_batch("--batch-size", result.throughput_per_s, batches, attempt)
+    return result if note is None else msgspec.structs.replace(result, notes=(note, *result.notes))
 
 
 def _with_accumulation_note(question: Train, result: Any) -> Any:
@@ -197,33 +191,7 @@ def _with_accumulation_note(question: Train, result: Any) -> Any:
     return msgspec.structs.replace(result, notes=(*result.notes, note))
 
 
-def _last_row(result: Any) -> Any:
-    """Return the prediction on one device, or the row of the most devices."""
-    return result if hasattr(result, "workload") else result.rows[-1]
-
-
-def _larger_micro_batches(question: Train, result: Any) -> Iterator[dict[str, Any]]:
-    """Yield what makes larger micro-batches, the largest first; nothing if they have several samples already."""
-    if question.batch_size == FIT or question.micro_batch not in (None, 1):
-        return
-    row, number, more = _last_row(result), question.accumulation or 1, {}
-    if not hasattr(result, "workload"):
-        more = {"workers": row.workers}
-        parallel = division_of(question)[1]
-        if parallel is None or parallel.of_batch(row.batch_size, row.workers).micro_batch_size > 1:
-            return
-        if not parallel.micro_batches:
-            samples_per_replica = row.batch_size // max(row.workers // parallel.devices_per_replica, 1)
-            sizes = (size for size in MICRO_BATCHES_TRIED if samples_per_replica % size == 0)
-            yield from ({"micro_batch": size, **more} for size in sizes)
-            return
-    elif result.workload.batch_size > number:
-        return
-    if question.global_batch_size is None and question.micro_batch is None:
-        yield from ({"batch_size": size * number, **more} for size in MICRO_BATCHES_TRIED)
-
-
-def _answer(question: Train, names_remedies: bool = True) -> Prediction | ScaleTable:
+def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable:
     """Return the prediction on one device, or a table over numbers of devices."""
     if question.network is None:
         raise BadValue("`train` needs a network, such as llama-3-8b or resnet50")
@@ -237,8 +205,8 @@ def _answer(question: Train, names_remedies: bool = True) -> Prediction | ScaleT
         )
     if question.within is None:
         if not _asks_for_devices(question):
-            return _answer_one(question, names_remedies)
-        return answer_for_devices(question, names_remedies)
+            return _answer_one(question)
+        return answer_for_devices(question, names_micro_batch)
     if question.advise is not None:
         raise BadValue("give only one of `--within`, which compares numbers of devices, and `--advise`, which has one")
     if question.workers is None and question.platform is None:
@@ -316,7 +284,7 @@ def _asks_for_devices(question: Train) -> bool:
     return is_of_several or replica_of(question) is not None or offload_of(question)[1] is not None
 
 
-def _answer_one(question: Any, names_remedies: bool) -> Prediction:
+def _answer_one(question: Any, names_remedies: bool = True) -> Prediction:
     """Return the prediction of a training step on one device."""
     from ..api.prediction import predict_pass
     from ..api.question import Question

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
 
 
-def answer_for_devices(question: Any, names_remedies: bool = True) -> ScaleTable:
-    """Return the table over numbers of devices, with what makes the run fit if it does not and remedies are asked."""
+def answer_for_devices(question: Any, names_micro_batch: bool = False) -> ScaleTable:
+    """Return the table over numbers of devices, with a note on larger micro-batches where one is asked for."""
     from ..api.scaling import predict_cluster
 
     if question.batch_size == FIT:
@@ -34,7 +34,7 @@ def answer_for_devices(question: Any, names_remedies: bool = True) -> ScaleTable
     if revision is not None:
         return _reproduce_paleo(question, revision)
     asked, request, settings = asked_of_cluster(question)
-    return predict_cluster(asked, msgspec.structs.replace(request, names_remedies=names_remedies), settings)
+    return predict_cluster(asked, msgspec.structs.replace(request, names_micro_batch=names_micro_batch), settings)
 
 
 def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]:
