@@ -245,7 +245,7 @@ def _energy(request: Request) -> Report:
 
     if request.precisions:
         raise BadValue("powers are those of whole models: omit `--precision`")
-    measured = [one for one in measured_powers(request.data) if not request.gpus or one.device.id in request.gpus]
+    measured = [power for power in measured_powers(request.data) if not request.gpus or power.device.id in request.gpus]
     if not measured:
         raise request.no_measurement()
     rows, points = validate_energy(measured, shipped_scatters())

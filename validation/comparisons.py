@@ -105,22 +105,22 @@ def require_data(data: Path | None) -> Path:
 
 def group_errors(forecasts: Sequence[JudgedForecast]) -> dict[str, float]:
     """Return the errors of a group, by the keys of `GROUPED`."""
-    errors = relative_errors([one.error for one in forecasts])
+    errors = relative_errors([forecast.error for forecast in forecasts])
     return {
         "points": len(forecasts),
         "mean": errors["mape"],
         "median": errors["median"],
         "bias": errors["bias"],
-        "inside": float(np.mean([one.is_inside for one in forecasts])),
+        "inside": float(np.mean([forecast.is_inside for forecast in forecasts])),
     }
 
 
 def describe_errors(forecasts: Sequence[JudgedForecast]) -> str:
     """Return the errors of a group as text."""
-    found = group_errors(forecasts)
+    errors = group_errors(forecasts)
     return (
-        f"{found['points']} forecasts, {found['mean']:.1%} off in the mean and {found['median']:.1%} in the median, "
-        f"{found['inside']:.0%} within 90%"
+        f"{errors['points']} forecasts, {errors['mean']:.1%} off in the mean and {errors['median']:.1%} in the median, "
+        f"{errors['inside']:.0%} within 90%"
     )
 
 
@@ -140,5 +140,7 @@ def steps_page(
     steps : sequence of JudgedForecast
         The steps.
     """
-    found = [{**row, "error": step.error, "is_inside": step.is_inside} for row, step in zip(rows, steps, strict=True)]
-    return Document(f"{title}: {describe_errors(steps)}", (), [Table(title, [*columns, *COMPARED], found)])
+    compared = [
+        {**row, "error": step.error, "is_inside": step.is_inside} for row, step in zip(rows, steps, strict=True)
+    ]
+    return Document(f"{title}: {describe_errors(steps)}", (), [Table(title, [*columns, *COMPARED], compared)])

@@ -177,8 +177,8 @@ def isotonic(
 
 def make_pool(evidence: Iterable[Evidence]) -> Pool:
     """Return a pool of evidence sorted by device, precision and source, without shifts."""
-    in_order = sorted(evidence, key=lambda one: (one.id, one.measured_in, one.source, one.execution))
-    return Pool(FORMAT, list(NAMES), [_rounded(one) for one in in_order])
+    in_order = sorted(evidence, key=lambda row: (row.id, row.measured_in, row.source, row.execution))
+    return Pool(FORMAT, list(NAMES), [_rounded(row) for row in in_order])
 
 
 def write_pool(pool: Pool, path: Path) -> None:
@@ -191,10 +191,10 @@ def write_pool(pool: Pool, path: Path) -> None:
     write_atomically(path, text.encode())
 
 
-def _rounded(one: Evidence) -> Evidence:
+def _rounded(evidence: Evidence) -> Evidence:
     """Return the evidence rounded to the digits that the file needs."""
     return msgspec.structs.replace(
-        one,
-        theta=tuple([float(f"{value:.6g}") for value in one.theta]),
-        deviation=tuple([None if value is None else float(f"{value:.4g}") for value in one.deviation]),
+        evidence,
+        theta=tuple([float(f"{value:.6g}") for value in evidence.theta]),
+        deviation=tuple([None if value is None else float(f"{value:.4g}") for value in evidence.deviation]),
     )

@@ -93,15 +93,15 @@ def predict_log_efficiencies(parameters: np.ndarray, efficiencies: Sequence[Limi
     model = model_of(parameters)
     groups = list(GROUPS.values())
     values = []
-    for one in efficiencies:
-        fraction = matrix_fraction(one.device, one.rate, model=model)
-        values.append(parameters[4 + groups.index(one.group)] + np.log(fraction))
+    for efficiency in efficiencies:
+        fraction = matrix_fraction(efficiency.device, efficiency.rate, model=model)
+        values.append(parameters[4 + groups.index(efficiency.group)] + np.log(fraction))
     return np.array(values)
 
 
 def fit_power(efficiencies: Sequence[LimitEfficiency]) -> np.ndarray:
     """Return the parameters with the smallest robust error: energies, exponents, and an efficiency per group."""
-    measured = np.log([one.value for one in efficiencies])
+    measured = np.log([efficiency.value for efficiency in efficiencies])
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
         errors = (predict_log_efficiencies(parameters, efficiencies) - measured) / SCATTER
@@ -116,14 +116,18 @@ def fit_power(efficiencies: Sequence[LimitEfficiency]) -> np.ndarray:
 def held_out_errors(efficiencies: Sequence[LimitEfficiency]) -> tuple[float, float]:
     """Return the mean absolute error with a device held out, with the power model and with one efficiency per group."""
     with_model, without = [], []
-    for name in sorted({one.device.id for one in efficiencies}):
-        rest = [one for one in efficiencies if one.device.id != name]
-        own = [one for one in efficiencies if one.device.id == name]
+    for name in sorted({efficiency.device.id for efficiency in efficiencies}):
+        rest = [efficiency for efficiency in efficiencies if efficiency.device.id != name]
+        held_out = [efficiency for efficiency in efficiencies if efficiency.device.id == name]
         parameters = fit_power(rest)
-        with_model += list(np.abs(predict_log_efficiencies(parameters, own) - np.log([one.value for one in own])))
-        for one in own:
-            peers = [np.log(other.value) for other in rest if other.group == one.group]
-            without.append(abs(float(np.mean(peers)) - np.log(one.value)))
+        with_model += list(
+            np.abs(
+                predict_log_efficiencies(parameters, held_out) - np.log([efficiency.value for efficiency in held_out])
+            )
+        )
+        for efficiency in held_out:
+            peers = [np.log(other.value) for other in rest if other.group == efficiency.group]
+            without.append(abs(float(np.mean(peers)) - np.log(efficiency.value)))
     return float(np.mean(with_model)), float(np.mean(without))
 
 
@@ -135,8 +139,8 @@ def ship_power(folder: Path) -> PowerModel:
     model = msgspec.structs.replace(
         fit_power_limits(model_of(parameters)),
         deviation=round(error, 3),
-        devices=sorted({one.device.id for one in efficiencies}),
-        sources=sorted({ZEUS, *(one.source for one in efficiencies)}),
+        devices=sorted({efficiency.device.id for efficiency in efficiencies}),
+        sources=sorted({ZEUS, *(efficiency.source for efficiency in efficiencies)}),
         held_out=f"a device held out {error:.1%}, with one efficiency for all {constant:.1%}",
     )
     text = "# Fitted by paleo-lite to matrix products and measured power; every field is explained in docs/model.md.\n"

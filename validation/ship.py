@@ -119,8 +119,12 @@ def with_order(pool: Pool) -> Pool:
 def fit_with_pool_prior(key: GroupKey, devices: MeasuredDevices, pool: Pool) -> Fit:
     """Fit one source's measurements of a device in a precision, with a prior from all other evidence in the pool."""
     traits = devices.measured[key].traits
-    own = key._replace(execution=traits.execution)
-    others = [one for one in pool.fits if GroupKey(one.id, one.measured_in, one.source, one.execution) != own]
+    own_key = key._replace(execution=traits.execution)
+    others = [
+        evidence
+        for evidence in pool.fits
+        if GroupKey(evidence.id, evidence.measured_in, evidence.source, evidence.execution) != own_key
+    ]
     device = find_device(key.gpu)
     prior = prior_of_calibration(traits, others)
     return calibrate(devices.groups[key], device, key.precision, prior)[1]
@@ -128,8 +132,8 @@ def fit_with_pool_prior(key: GroupKey, devices: MeasuredDevices, pool: Pool) -> 
 
 def error_of(points: Sequence[Point], group: Sequence[Measurement]) -> float | None:
     """Return the mean absolute relative error of a group's measurements in a validation; None if it has none."""
-    own = set(group)
-    errors = [abs(point.error) for point in points if point.measurement in own]
+    members = set(group)
+    errors = [abs(point.error) for point in points if point.measurement in members]
     return sum(errors) / len(errors) if errors else None
 
 

@@ -133,13 +133,13 @@ def _learn_from_results(files: list[Path], question: CalibrationQuestion) -> Evi
     from .observations import calibrate_from_results, suggest_rows
 
     facts = options_of(RecordedFacts)
-    given = {name: getattr(question, name) for name in question.given() if name in facts}
+    user_facts = {name: getattr(question, name) for name in question.given() if name in facts}
     if isinstance(question.gpu, Device):
-        given["gpu"] = question.gpu.id
+        user_facts["gpu"] = question.gpu.id
     output = None if question.output is None else Path(question.output)
     check_outputs(output, force=question.force)
     hardware_files = to_paths(question.hardware_files)
-    learned = calibrate_from_results(files, given, hardware_files=hardware_files, date=question.date)
+    learned = calibrate_from_results(files, user_facts, hardware_files=hardware_files, date=question.date)
     if question.suggest is not None:
         learned = msgspec.structs.replace(learned, suggested=suggest_rows(learned, question.suggest, hardware_files))
     if output is not None:
@@ -181,26 +181,28 @@ def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
         return []
     from .result_forecasts import is_result_file
 
-    given = to_paths(measured)  # type: ignore[arg-type]
+    entries = to_paths(measured)  # type: ignore[arg-type]
     paths: list[Path] = []
-    for path in given:
+    for path in entries:
         if file_exists(path, Path.is_dir):  # of profiles or of result files, whose readers need the same library
             require(*PROFILE_READER)
             paths += sorted(file for file in path.iterdir() if file.is_file())
         else:
             paths.append(path)
-    found = [path for path in paths if file_exists(path) and not is_measurements_csv(path) and is_result_file(path)]
+    result_files = [
+        path for path in paths if file_exists(path) and not is_measurements_csv(path) and is_result_file(path)
+    ]
     if any(not is_power_log(path) for path in paths):  # logs of power beside steps are those of the steps
-        found = [path for path in found if not is_power_log(path)]
-    if len(found) < len(paths) and any(file_exists(path, Path.is_dir) for path in given):
+        result_files = [path for path in result_files if not is_power_log(path)]
+    if len(result_files) < len(paths) and any(file_exists(path, Path.is_dir) for path in entries):
         return []  # a folder of profiles
-    if found and len(found) < len(paths):
-        others = [str(path) for path in paths if path not in found]
+    if result_files and len(result_files) < len(paths):
+        others = [str(path) for path in paths if path not in result_files]
         raise BadValue(
-            f"{found[0]} is a result file and {others[0]} is not: calibrate separately from result files and from "
-            "steps or profiles"
+            f"{result_files[0]} is a result file and {others[0]} is not: calibrate separately from result files and "
+            "from steps or profiles"
         )
-    return found
+    return result_files
 
 
 def check_inputs(measured: Paths | Sequence[Measurement]) -> None:

@@ -160,14 +160,14 @@ def _with_words(
     """
     wanted = words.split() if isinstance(words, str) else words
     by_name = {names_of(item)[0]: item for item in items}
-    found = []
+    matching = []
     for item in by_name.values():
         names = [name for full in names_of(item) for name in (full.lower(), normalize_name(full))]
         if all(any(word.lower() in name for name in names) for word in wanted):
-            found.append(item)
-    if not found:
+            matching.append(item)
+    if not matching:
         raise UnknownName(category, " ".join(wanted), by_name, f"`{command} --all` shows all.")
-    return found
+    return matching
 
 
 @check_arguments
@@ -191,10 +191,10 @@ def hardware(
         If there is no such device, or a file is malformed.
     """
     if device is None:
-        found = _with_words(
+        matching = _with_words(
             "GPU", "hardware list", words, devices(hardware_files), lambda each: [each.id, each.name, *each.aliases]
         )
-        return ResultList(found, "devices", devices_page)
+        return ResultList(matching, "devices", devices_page)
     shown = find_device(device, to_paths(hardware_files))
     return StaticResult(device_dict(shown), device_page(shown))
 

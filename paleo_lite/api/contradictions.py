@@ -30,15 +30,15 @@ def contradictions(facts: dict[str, Any], answer: Any) -> Iterator[str]:
     if not name or find_pipeline(str(name)) is not None:
         return
     network = find_network(str(name))
-    for what, own, tolerance in (
+    for what, of_network, tolerance in (
         ("parameters", network.parameters, PARAMETER_TOLERANCE),
         ("blocks", network.blocks, 0.0),
     ):
-        said = to_number(facts.get(what))
-        if said and own and abs(said / own - 1) > tolerance:
+        of_file = to_number(facts.get(what))
+        if of_file and of_network and abs(of_file / of_network - 1) > tolerance:
             yield (
-                f"the file says {format_number(said)} {what}, and {network.name} has {format_number(own)}: check the "
-                "network"
+                f"the file says {format_number(of_file)} {what}, and {network.name} has {format_number(of_network)}: "
+                "check the network"
             )
     if isinstance(answer, LocalPrediction):
         yield from _of_weights(facts, answer)
@@ -47,14 +47,14 @@ def contradictions(facts: dict[str, Any], answer: Any) -> Iterator[str]:
 
 def _of_weights(facts: dict[str, Any], answer: LocalPrediction) -> Iterator[str]:
     """Yield a sentence if the weights of a file have other bytes than those of the network in its format."""
-    said = to_number(facts.get("weight_bytes"))
-    if not said:
+    of_file = to_number(facts.get("weight_bytes"))
+    if not of_file:
         return
-    own = read_contents(find_decoder(facts["network"]), answer.weights).stored_bytes
-    if own and abs(said / own - 1) > WEIGHT_TOLERANCE:
+    of_network = read_contents(find_decoder(facts["network"]), answer.weights).stored_bytes
+    if of_network and abs(of_file / of_network - 1) > WEIGHT_TOLERANCE:
         yield (
-            f"the file says {said / 1e9:.1f} GB of weights, and {answer.network} in {answer.weights} has "
-            f"{own / 1e9:.1f} GB: check the network and the format"
+            f"the file says {of_file / 1e9:.1f} GB of weights, and {answer.network} in {answer.weights} has "
+            f"{of_network / 1e9:.1f} GB: check the network and the format"
         )
 
 

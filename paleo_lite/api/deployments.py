@@ -123,17 +123,17 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         """
         if self.expert_load != UNIFORM and not self.decoder.is_mixture:
             raise BadValue(f"`--expert-load` is for mixtures of experts; {self.decoder.name} is not one")
-        found = find_device(device, to_paths(self.hardware_files))
+        resolved_device = find_device(device, to_paths(self.hardware_files))
         if self.power_limit is not None:
-            found = with_power_limit(found, self.power_limit)
+            resolved_device = with_power_limit(resolved_device, self.power_limit)
         evidence = evidence_of(self.calibration)
-        found = learned_device(found, self.decoder.name, evidence)
+        resolved_device = learned_device(resolved_device, self.decoder.name, evidence)
         local = LOCAL_ENGINES.get(self.policy)
         if local is not None:
             calibration = find_evidence(self.calibration, f"serve --engine {self.policy}", (LOCAL, POWER))
-            on_device = place_locally(self.decoder, found, local, weights, self.kv_cache, calibration)
+            on_device = place_locally(self.decoder, resolved_device, local, weights, self.kv_cache, calibration)
         else:
-            on_device = self._place(self.decoder, found, division, weights, evidence)
+            on_device = self._place(self.decoder, resolved_device, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
         if self.stage_blocks and (engine.launcher is None or not engine.launcher.stage_blocks):
             raise BadValue(f"`--engine-settings stage-blocks` is for vllm and sglang, not for {engine.name}")
@@ -153,7 +153,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             replicas=replicas,
             prefill=prefill,
             options=self.options,
-            draft=None if self.draft is None else self._place(self.draft, found, division, weights, evidence),
+            draft=None if self.draft is None else self._place(self.draft, resolved_device, division, weights, evidence),
             price_usd_per_h=price_usd_per_h,
             listing=listing,
             facility=self.facility,

@@ -56,13 +56,13 @@ def predict_local(
     paths = to_paths(hardware_files)
     contents = read_contents(_resolve(network, question), question.weights, question.kv_cache, question.engine)
     device = find_device(gpu, paths)
-    found = predict_on_device(contents, device, _processor_of(device, question, paths), question)
-    if found.is_whole or question.gpu_layers is not None or device.scope == "cpu":
-        return found
-    larger = next_device(found, contents, device, list_devices(paths), question)
+    prediction = predict_on_device(contents, device, _processor_of(device, question, paths), question)
+    if prediction.is_whole or question.gpu_layers is not None or device.scope == "cpu":
+        return prediction
+    larger = next_device(prediction, contents, device, list_devices(paths), question)
     if larger is None:
-        return found
-    return msgspec.structs.replace(found, notes=(*found.notes, describe_next(found, larger)))
+        return prediction
+    return msgspec.structs.replace(prediction, notes=(*prediction.notes, describe_next(prediction, larger)))
 
 
 def advise_local(

@@ -65,11 +65,11 @@ def _learn(files: Sequence[Path], question: MeasuringQuestion) -> tuple[Evidence
     if not files:
         return None, []
     facts = {"gpu": question.gpu, "tensor": question.tensor, "network": question.network, "devices": question.workers}
-    given: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
+    user_facts: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
     hardware_files = to_paths(question.hardware_files)
     today = date.today().isoformat()
     try:
-        found = calibrate_from_results(files, given, hardware_files=hardware_files, date=today)
+        learned = calibrate_from_results(files, user_facts, hardware_files=hardware_files, date=today)
     except PaleoError as error:
         return None, [f"nothing was learned: {error}"]
-    return found, []
+    return learned, []

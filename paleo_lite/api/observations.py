@@ -97,19 +97,19 @@ MESSAGES = (2**13, 2**18, 2**23, 2**28)
 
 def calibrate_from_results(
     paths: Sequence[Path],
-    given: dict[str, Any],
+    user_facts: dict[str, Any],
     *,
     hardware_files: list[Path],
     date: str = "",
 ) -> EvidenceCalibration:
     """Return the calibration by the rows of result files; raise BadValue if none is evidence, or a fact is missing."""
     observations: list[Observation] = []
-    files = [read_result(path, given) for path in paths]
+    files = [read_result(path, user_facts) for path in paths]
     notes = leave_out_repeated_rows(files)
     originals = [findings for findings in files if findings.readings]
     for findings in originals:
         _check_facts(findings, notes)
-        observations += _observations(findings, given, hardware_files, notes)
+        observations += _observations(findings, user_facts, hardware_files, notes)
     if not observations:
         raise BadValue(f"{', '.join(map(str, paths))}: no row is evidence: {'; '.join(notes) or 'there is none'}")
     inputs = [f"{findings.path.name} sha256 {sha256_of(findings.path)}" for findings in originals]
@@ -125,35 +125,35 @@ def _check_facts(findings: Findings, notes: list[str]) -> None:
         for fact, assumed in ASSUMED.items():
             if f"`--{fact} " in sentence:
                 notes.append(f"{findings.name}: {sentence}; {assumed} is assumed")
-    said = (*findings.guesses, *findings.doubts, *findings.row_doubts)
-    notes.extend(f"{findings.name}: {sentence}" for sentence in said)
+    remarks = (*findings.guesses, *findings.doubts, *findings.row_doubts)
+    notes.extend(f"{findings.name}: {sentence}" for sentence in remarks)
 
 
 def _observations(
-    findings: Findings, given: dict[str, Any], hardware_files: list[Path], notes: list[str]
+    findings: Findings, user_facts: dict[str, Any], hardware_files: list[Path], notes: list[str]
 ) -> list[Observation]:
     """Return the rows of a file as evidence; note why others are left out."""
     readings, thinned = thinned_readings(findings)
     if thinned:
         notes.append(f"{findings.name}: {thinned}")
-    found: list[Observation] = []
+    observations: list[Observation] = []
     reasons: dict[str, int] = {}
     for done, (_, reading) in enumerate(readings):
         report(done, len(readings))
         try:
             if reading.kind == power_causes.KIND:
-                facts = {**findings.configuration, **reading.values, **given}
-                found += _observe_idle(facts, find_device(facts["gpu"], hardware_files))
+                facts = {**findings.configuration, **reading.values, **user_facts}
+                observations += _observe_idle(facts, find_device(facts["gpu"], hardware_files))
                 continue
-            facts = facts_of(reading, findings, given)
+            facts = facts_of(reading, findings, user_facts)
             forecasts = forecast_figures(reading.kind, facts, hardware_files)
             situation = describe_situation(reading, findings) or reading.kind
-            own = [
+            of_reading = [
                 _with_interval(row, forecasts) for row in _observe(reading, facts, situation, forecasts, hardware_files)
             ]
-            if own:
+            if of_reading:
                 notes += [f"{findings.name}: {text}" for text in contradictions(facts, forecasts[0].answer)]
-            if own and is_training(facts) and (assumed := describe_assumptions(facts)):
+            if of_reading and is_training(facts) and (assumed := describe_assumptions(facts)):
                 notes.append(f"{findings.name}: {assumed}")
         except NotShipped as error:
             reason = f"no network of the name {error} is shipped: give `--network`"
@@ -162,14 +162,14 @@ def _observations(
         except PaleoError as error:
             reasons[str(error)] = reasons.get(str(error), 0) + 1
             continue
-        if reading.values.get("ttft_s") and own and FIRST_TOKEN not in [row.figure for row in own]:
+        if reading.values.get("ttft_s") and of_reading and FIRST_TOKEN not in [row.figure for row in of_reading]:
             reasons[QUEUED] = reasons.get(QUEUED, 0) + 1
-        if not own:
+        if not of_reading:
             reason = f"rows of the kind {reading.kind} without a figure that is evidence"
             reasons[reason] = reasons.get(reason, 0) + 1
-        found += own
+        observations += of_reading
     notes += [f"{findings.name}: left out: {reason} ({count})" for reason, count in reasons.items()]
-    return found
+    return observations
 
 
 _FORECAST_FIGURES = {
@@ -241,19 +241,19 @@ def observe_server(
     )
     placement = on_device.kernels.step.placement
     traits = engine_traits(on_device.workload, on_device.machine.device, answer.engine, placement)
-    own: list[tuple[str, Any, float]] = []
+    timings: list[tuple[str, Any, float]] = []
     per_token_s, rate = to_number(measured.get("tpot_s")), to_number(measured.get("output_tokens_per_s"))
     if not per_token_s and rate and forecasts.get("output_tokens_per_s"):
         # Tokens per second of all requests together: the same users write them in proportionally more time.
         per_token_s = tpot_s * forecasts["output_tokens_per_s"] / rate
-    own.append((TIME_PER_TOKEN, per_token_s, tpot_s))
+    timings.append((TIME_PER_TOKEN, per_token_s, tpot_s))
     waited_s, first_s = answer.latencies["queue_s"]["mean"].value or 0.0, to_number(measured.get("ttft_s"))
     if first_s and waited_s <= QUEUED_ITERATIONS * tpot_s and not server_causes.has_waited(first_s, ttft_s):
-        own.append((FIRST_TOKEN, first_s, ttft_s))
+        timings.append((FIRST_TOKEN, first_s, ttft_s))
     watts = _watts_of_server(measured, facts, situation, answer, on_device, per_token_s or tpot_s)
     return watts + [
         Observation(SERVER, figure, situation, traits, seconds, forecast_s, rounded_shares(shares[figure]))
-        for figure, seconds, forecast_s in own
+        for figure, seconds, forecast_s in timings
         if seconds and is_plausible(seconds)
     ]
 
@@ -402,11 +402,11 @@ def _observe_message(facts: dict[str, Any], measured: MeasuredCollective) -> lis
 
 def suggest_rows(calibration: EvidenceCalibration, number: int, hardware_files: list[Path]) -> list[SuggestedRow]:
     """Return the measurements that would most reduce the variance of forecasts of the same servers and machines."""
-    found: list[SuggestedRow] = []
+    suggestions: list[SuggestedRow] = []
     for kind in calibration.kinds:
         candidates = _candidates(calibration.posterior(kind).rows[-1], hardware_files)
-        found += best_rows(calibration.posterior(kind), candidates, number)
-    return found
+        suggestions += best_rows(calibration.posterior(kind), candidates, number)
+    return suggestions
 
 
 def _candidates(row: Observation, hardware_files: list[Path]) -> list[Observation]:
@@ -421,12 +421,12 @@ def _link_candidates(row: Observation) -> list[Observation]:
     traits, devices = row.traits, int(row.traits["devices"])
     link = link_causes.expected_rate(traits["link"], traits["operation"])
     topology = Topology(None, devices, link, 1, None)
-    found = []
+    candidates = []
     for size in MESSAGES:
         shares = link_causes.collective_shares(topology, traits["operation"], size)
         situation = f"{traits['operation']} of {size:,} bytes on {devices:,} devices"
-        found.append(Observation(row.kind, link_causes.TIME, situation, traits, 1.0, 1.0, shares))
-    return found
+        candidates.append(Observation(row.kind, link_causes.TIME, situation, traits, 1.0, 1.0, shares))
+    return candidates
 
 
 def _server_candidates(row: Observation, hardware_files: list[Path]) -> list[Observation]:
@@ -435,7 +435,7 @@ def _server_candidates(row: Observation, hardware_files: list[Path]) -> list[Obs
     traits = row.traits
     precision, _, weights = traits["format"].partition(" ")
     tensor, experts, attention = map(int, traits["division"].split())
-    found = []
+    candidates = []
     for users, prompt in product(USERS, PROMPTS):
         try:
             answer: Any = serve(
@@ -450,8 +450,8 @@ def _server_candidates(row: Observation, hardware_files: list[Path]) -> list[Obs
         facts = {"network": traits["network"], "input_tokens": prompt, "output_tokens": 256}
         situation = f"a benchmark at {users} users with prompts of {prompt:,} tokens"
         rows = observe_server(forecasts, facts, situation, answer, forecasts, hardware_files)
-        found += [msgspec.structs.replace(one, traits=traits) for one in rows]
-    return found
+        candidates += [msgspec.structs.replace(candidate, traits=traits) for candidate in rows]
+    return candidates
 
 
 def _local_candidates(row: Observation) -> list[Observation]:
@@ -459,18 +459,18 @@ def _local_candidates(row: Observation) -> list[Observation]:
     device = find_device(traits["device"])
     contents = read_contents(find_decoder(traits["network"]), traits["format"]).merged()
     constants = local_constants().backends[traits["engine"]]
-    found = []
+    candidates = []
     for tokens in PROMPTS:
         shares = local_causes.shares_of_prompt(contents, device, constants, tokens)
-        found.append(
+        candidates.append(
             Observation(row.kind, local_causes.PROMPT, f"llama-bench -p {tokens} -n 0", traits, 1.0, 1.0, shares)
         )
     for context in CONTEXTS:
         shares = local_causes.shares_of_token(contents, device, constants, context)
-        found.append(
+        candidates.append(
             Observation(row.kind, local_causes.TOKEN, f"llama-bench -p 0 -n 128 -d {context}", traits, 1.0, 1.0, shares)
         )
-    return found
+    return candidates
 
 
 _CANDIDATES = {local_causes.KIND: _local_candidates, link_causes.KIND: _link_candidates}

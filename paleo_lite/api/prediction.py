@@ -176,8 +176,8 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
         parallel = ParallelConfig(
             sharding="ddp", execution=execution, micro_batches=options.accumulation, recompute=recompute
         )
-        kept = "none" if recompute else options.checkpointing
-        options = structs.replace(options, accumulation=1, checkpointing=kept)
+        checkpointing = "none" if recompute else options.checkpointing
+        options = structs.replace(options, accumulation=1, checkpointing=checkpointing)
     settings = Settings(parallel=structs.replace(parallel, attention=question.attention))
     job = Job(workload.with_changes(training=options), machine, model)
     if evidence is not None and evidence.kinds != ["power"]:

@@ -253,12 +253,12 @@ def describe_evidence(question: Rl, devices: Devices, job: Job, deployment: Depl
     if evidence is None:
         return []
     settings = Settings(parallel=ParallelConfig(execution=question.execution))
-    said = [f"trainer: {evidence.describe_distance(TRAINING, training_traits(job, settings))}"]
+    sentences = [f"trainer: {evidence.describe_distance(TRAINING, training_traits(job, settings))}"]
     topology = learned_topology(devices.topology, devices.device, evidence, TRAINING)
-    said += [f"trainer: {note}" for note in link_notes(topology, devices.device, evidence)]
+    sentences += [f"trainer: {note}" for note in link_notes(topology, devices.device, evidence)]
     if deployment is not None:
-        said += [f"rollouts: {note}" for note in deployment.on_device.notes]
-    return said
+        sentences += [f"rollouts: {note}" for note in deployment.on_device.notes]
+    return sentences
 
 
 def make_deployment(question: Rl, devices: Devices) -> Deployment:
@@ -384,6 +384,6 @@ def _reward_model_s(question: Rl, devices: Devices, lengths: Ints, constants: Rl
     network = settings_of(question.reward).get("model")
     if network is None:
         return 0.0
-    asked = replace(question, network=network, pipeline=1, expert_parallel=1)
-    job = make_job(asked, devices.device, float(trained_tokens(question, lengths).mean()))
-    return time_trainer_of(asked, devices, job, lengths, constants).forward_s
+    reward_question = replace(question, network=network, pipeline=1, expert_parallel=1)
+    job = make_job(reward_question, devices.device, float(trained_tokens(question, lengths).mean()))
+    return time_trainer_of(reward_question, devices, job, lengths, constants).forward_s

@@ -138,11 +138,11 @@ def _trainers(
         shape = (degrees["tensor"], degrees["context_parallel"], degrees["expert_parallel"])
         if shape not in shapes and len(shapes) == MOST_SHAPES:
             continue
-        asked = replace(question, **degrees)
+        variant = replace(question, **degrees)
         for count in dict.fromkeys(counts):
             placed = devices._replace(trainer=count)
             try:
-                times = time_trainer_of(asked, placed, job, lengths, constants)
+                times = time_trainer_of(variant, placed, job, lengths, constants)
             except PaleoError:
                 continue  # these devices cannot be divided so
             shapes.add(shape)
@@ -192,11 +192,11 @@ def _engines(
             if count % tensor:
                 continue
             off = 0 if count == devices.total else steps_off
-            asked = replace(question, rollout_tensor=tensor, steps_off=off)
+            variant = replace(question, rollout_tensor=tensor, steps_off=off)
             placed = devices._replace(rollouts=count, trainer=devices.total if not off else devices.total - count)
             try:
-                deployment = make_deployment(asked, placed)
-                rollouts = roll_out_samples(asked, placed, deployment, lengths, constants)
+                deployment = make_deployment(variant, placed)
+                rollouts = roll_out_samples(variant, placed, deployment, lengths, constants)
             except PaleoError:
                 continue  # the network does not fit so, or there are fewer samples than engines
             yield Generated(tensor, count, deployment, rollouts)

@@ -41,7 +41,7 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         listing = choose_price(device, question.price_of, devices.price)
         price = None if listing is None else listing.usd_per_h
     rollout_bytes = rollout_bytes_of(predicted)
-    said = describe_evidence(question, devices, predicted.job, predicted.deployment)
+    sentences = describe_evidence(question, devices, predicted.job, predicted.deployment)
     learned = learned_device(device, network.name, evidence_of(question.calibration))
     answer = RlAnswer(
         network=network.name,
@@ -81,9 +81,9 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         totals=None,
         divisions=[],
         settings=_settings(predicted),
-        model="; ".join((describe_model(predicted.job.model), *said)),
+        model="; ".join((describe_model(predicted.job.model), *sentences)),
         notes=_notes(predicted),
-        calibration="; ".join(said) or predicted.job.model.label or None,
+        calibration="; ".join(sentences) or predicted.job.model.label or None,
         activity=_activity(predicted),
         power=power_of(learned, has_experts=predicted.job.workload.has_experts),
         facility=question.facility,

@@ -44,8 +44,8 @@ def find_devices(question: Rl) -> Devices:
     files = to_paths(question.hardware_files)
     if question.gpu is None and question.platform is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm`, or the computer with `--platform`")
-    asked: Any = question.gpu  # a single one
-    device = None if asked is None else find_device(asked, files)
+    gpu: Any = question.gpu  # a single one
+    device = None if gpu is None else find_device(gpu, files)
     platform, described = question.platform, None
     if platform is not None and is_topology(platform):
         platform, described = None, platform

@@ -158,8 +158,8 @@ def _choose_engine(
     evidence: EvidenceCalibration | None,
 ) -> UnderEngine | None:
     """Return the engine whose kernels are timed; None where the layers are."""
-    asked = (question.execution, question.policy, question.kv_cache, question.expert_load)
-    if question.phase not in GENERATION_PHASES and not any(asked):
+    engine_options = (question.execution, question.policy, question.kv_cache, question.expert_load)
+    if question.phase not in GENERATION_PHASES and not any(engine_options):
         return None
     from ..engines.routing import parse_expert_load  # for text only, to keep the cold start of others fast
     from ..serving.engine_model import asks_for_layers, choose_engine

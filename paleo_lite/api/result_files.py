@@ -21,8 +21,8 @@ def answer(question: ResultFilesQuestion) -> Measurements:
     from ..result_files.detect import read_results
 
     facts = options_of(RecordedFacts)
-    given = {name: getattr(question, name) for name in question.given() if name in facts}
-    return read_results(to_paths(question.paths), given, question.jobs, question.scheduler, question.keep_going)
+    user_facts = {name: getattr(question, name) for name in question.given() if name in facts}
+    return read_results(to_paths(question.paths), user_facts, question.jobs, question.scheduler, question.keep_going)
 
 
 measurements = make_function("measurements", ResultFilesQuestion, answer)

@@ -92,12 +92,12 @@ def is_result_file(path: Path) -> bool:
     return False
 
 
-def compare_result(path: Path, given: dict[str, Any], hardware_files: list[Path]) -> MeasuredBesideForecast:
+def compare_result(path: Path, user_facts: dict[str, Any], hardware_files: list[Path]) -> MeasuredBesideForecast:
     """Return each row of a result file beside the forecast for it, with facts that the user adds to the file.
 
     Raise BadValue if no row can be forecast, with the reasons.
     """
-    findings = read_result(path, given)
+    findings = read_result(path, user_facts)
     rows: list[Beside] = []
     reasons: dict[str, int] = {}
     not_shipped: dict[str, None] = {}
@@ -109,11 +109,11 @@ def compare_result(path: Path, given: dict[str, Any], hardware_files: list[Path]
     for done, (number, reading) in enumerate(readings):
         report(done, len(readings))
         try:
-            facts = facts_of(reading, findings, given)
-            found = list(_beside(number, reading, facts, findings, hardware_files, contradicted))
-            if found and is_training(facts) and (assumed := describe_assumptions(facts)):
+            facts = facts_of(reading, findings, user_facts)
+            compared = list(_beside(number, reading, facts, findings, hardware_files, contradicted))
+            if compared and is_training(facts) and (assumed := describe_assumptions(facts)):
                 assumptions.setdefault(assumed)
-            rows += found
+            rows += compared
         except NotShipped as error:
             not_shipped[str(error)] = None
         except PaleoError as error:
@@ -153,20 +153,20 @@ def _beside(
             yield Beside(number, reading.kind, situation, forecast.figure, measured, forecast.value, low, high)
 
 
-def facts_of(reading: Reading, findings: Findings, given: dict[str, Any]) -> dict[str, Any]:
+def facts_of(reading: Reading, findings: Findings, user_facts: dict[str, Any]) -> dict[str, Any]:
     """Return what is known of a row: what the file records, the row itself and what the user gave.
 
     Raise BadValue if the device or the network is not known.
     """
     if reading.kind not in _ASKS:
         raise BadValue(f"rows of the kind {reading.kind} have no forecast yet")
-    facts = {"tool": findings.tool, **findings.configuration, **reading.values, **given}
-    if "network" not in given and reading.kind not in _WITHOUT_NETWORK:
+    facts = {"tool": findings.tool, **findings.configuration, **reading.values, **user_facts}
+    if "network" not in user_facts and reading.kind not in _WITHOUT_NETWORK:
         names = pipelines() if reading.kind == "picture" else network_names()
         facts["network"] = _known_network(str(facts.get("network") or ""), names)
     if not facts.get("gpu"):
         raise BadValue("the GPU is not in the file: give `--gpu`")
-    if "gpu" not in given:
+    if "gpu" not in user_facts:
         facts["gpu"] = COUNT_BEFORE.sub("", str(facts["gpu"])).partition(" (")[0]
     return facts
 
@@ -178,9 +178,9 @@ def forecast_figures(kind: str, facts: dict[str, Any], hardware_files: list[Path
 
 def _known_network(name: str, names: Iterable[str]) -> str:
     """Return the shipped network of a served name or a file's name; raise BadValue if none has it."""
-    found = find_network_name(name, names)
-    if found is not None:
-        return found
+    shipped_name = find_network_name(name, names)
+    if shipped_name is not None:
+        return shipped_name
     if name:
         raise NotShipped(name)
     raise BadValue("the network is not in the file: give `--network NETWORK`")
@@ -200,7 +200,7 @@ def describe_situation(reading: Reading, findings: Findings) -> str:
         "global_batch_size": "global batch {:,.0f}", "sequence_length": "{:,.0f} tokens each",
         "steps": "{:g} steps", "operation": "{}", "path": "{}", "bytes": "{:,.0f} bytes",
     }  # fmt: skip
-    several = {name for name in _OF_FILES if len({one.values.get(name) for one in findings.readings}) > 1}
+    several = {name for name in _OF_FILES if len({row.values.get(name) for row in findings.readings}) > 1}
     shown = {name: reading.values.get(name) for name in words if name not in _OF_FILES or name in several}
     return ", ".join(words[name].format(value) for name, value in shown.items() if value)
 
@@ -241,24 +241,24 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
         **settings,
         **more,
     )
-    said = answer.to_dict()
+    answer_json = answer.to_dict()
     forecasts = []
     for mean_figure, median_figure, name in _LATENCIES:
         is_median = mean_figure not in facts and median_figure in facts  # of a report without means
-        latency = said["latencies"].get(name, {}).get("p50" if is_median else "mean")
+        latency = answer_json["latencies"].get(name, {}).get("p50" if is_median else "mean")
         if latency:
             interval = (latency["low"], latency["high"])
             forecasts.append(Forecast(median_figure if is_median else mean_figure, latency["value"], interval, answer))
-    rate_of_tokens = said["figures"]["output_tokens_per_s"]
+    rate_of_tokens = answer_json["figures"]["output_tokens_per_s"]
     interval = (rate_of_tokens["low"], rate_of_tokens["high"])
     return [*forecasts, Forecast("output_tokens_per_s", rate_of_tokens["value"], interval, answer)]
 
 
-def _simulated_requests(asked: int | None, users: int | None) -> int:
+def _simulated_requests(requests: int | None, users: int | None) -> int:
     """Return the requests of a simulation: those of the run, as far as the server is steady before their end."""
     most = max(_MOST_REQUESTS, _MOST_PER_USER * (users or 1))
     usual = _MOST_REQUESTS if users is None else REQUESTS_PER_USER * users
-    return min(max(asked or usual, 32), most)
+    return min(max(requests or usual, 32), most)
 
 
 def _division_of_server(facts: dict[str, Any]) -> dict[str, int]:

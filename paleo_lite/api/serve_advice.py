@@ -39,8 +39,8 @@ Attempts = dict[str, Callable[[], Deployment]]
 """Functions that make a deployment of one replica, by its description."""
 
 
-class Given(msgspec.Struct, frozen=True):
-    """What the question says of the deployments; None where all possibilities are tried."""
+class FixedOptions(msgspec.Struct, frozen=True):
+    """What the question fixes of the deployments; None where all possibilities are tried."""
 
     weights: str | None = None
     tensor: int | None = None
@@ -58,7 +58,7 @@ class Given(msgspec.Struct, frozen=True):
 def advise(
     deployments: Deployments,
     devices: Sequence[Device],
-    given: Given,
+    fixed: FixedOptions,
     demand: Demand,
     objectives: tuple[Objective, ...],
     criteria: Criteria,
@@ -71,15 +71,15 @@ def advise(
         deployments = msgspec.structs.replace(deployments, listings=choose_listings(devices, deployments.price_of))
     first: Attempts = {}
     fallbacks: dict[str, Attempts] = {}
-    degrees = _tensor_degrees(given, deployments)
+    degrees = _tensor_degrees(fixed, deployments)
     for device in devices:
-        formats = _formats_to_try(given.weights, deployments, device)
-        divisions = [given.division(degree, given.pipeline or 1) for degree in degrees]
+        formats = _formats_to_try(fixed.weights, deployments, device)
+        divisions = [fixed.division(degree, fixed.pipeline or 1) for degree in degrees]
         first |= _attempts(deployments, device, divisions, formats)
-        if given.pipeline is None:
-            divisions = [given.division(degrees[-1], stages) for stages in PIPELINE_DEGREES]
+        if fixed.pipeline is None:
+            divisions = [fixed.division(degrees[-1], stages) for stages in PIPELINE_DEGREES]
             fallbacks[device.id] = _attempts(deployments, device, divisions, formats)
-    variants = None if given.divides_experts_or_attention else partial(_further_divisions, deployments)
+    variants = None if fixed.divides_experts_or_attention else partial(_further_divisions, deployments)
     has_draft = bool(deployments.options.speculation.draft_length)
     drafts = () if has_draft else published_drafts(deployments.decoder.name)
     advice = rank_deployments(
@@ -87,14 +87,14 @@ def advise(
         demand,
         variants=variants,
         fallbacks=fallbacks,
-        wide=_wide_attempts(deployments, devices, given, criteria.devices),
+        wide=_wide_attempts(deployments, devices, fixed, criteria.devices),
         objectives=objectives,
         criteria=criteria,
         drafts=drafts,
     )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
-    notes = _untried_notes(deployments, given, criteria.devices)
+    notes = _untried_notes(deployments, fixed, criteria.devices)
     if RANKINGS[criteria.by].needs == "price" and deployments.price_of is None:
         notes += filter(None, [describe_mixed(prices_of(advice))])
     advice, result = _confirm(advice, deployments, demand, objectives, criteria.devices, notes)
@@ -206,9 +206,11 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
     return notes
 
 
-def _wide_attempts(deployments: Deployments, devices: Sequence[Device], given: Given, workers: int | None) -> Attempts:
+def _wide_attempts(
+    deployments: Deployments, devices: Sequence[Device], fixed: FixedOptions, workers: int | None
+) -> Attempts:
     """Return the deployments of a mixture whose experts are divided among the devices of several nodes."""
-    if given.tensor is not None or given.pipeline not in (None, 1) or given.divides_experts_or_attention:
+    if fixed.tensor is not None or fixed.pipeline not in (None, 1) or fixed.divides_experts_or_attention:
         return {}
     attempts: Attempts = {}
     for device in devices if deployments.decoder.is_mixture else ():
@@ -221,7 +223,7 @@ def _wide_attempts(deployments: Deployments, devices: Sequence[Device], given: G
                     deployments,
                     device,
                     [Division(degree, 1, degree, degree)],
-                    _formats_to_try(given.weights, deployments, device),
+                    _formats_to_try(fixed.weights, deployments, device),
                 )
     return attempts
 
@@ -232,12 +234,12 @@ def _has_usual_network(device: Device) -> bool:
     return computer is not None and computer.between is not None
 
 
-def _untried_notes(deployments: Deployments, given: Given, devices: int | None) -> list[str]:
+def _untried_notes(deployments: Deployments, fixed: FixedOptions, devices: int | None) -> list[str]:
     """Return a note on experts that could be divided among the devices of several nodes; none where they are."""
     wider = 2 * TENSOR_DEGREES[-1]
-    if given.tensor is not None or not deployments.decoder.is_mixture or (devices is not None and devices < wider):
+    if fixed.tensor is not None or not deployments.decoder.is_mixture or (devices is not None and devices < wider):
         return []
-    if given.divides_experts_or_attention or given.pipeline not in (None, 1) or deployments.link is None:
+    if fixed.divides_experts_or_attention or fixed.pipeline not in (None, 1) or deployments.link is None:
         return []
     return [
         f"experts divided among more than {TENSOR_DEGREES[-1]} devices were not tried: leave `--link` out, or give "
@@ -245,9 +247,9 @@ def _untried_notes(deployments: Deployments, given: Given, devices: int | None) 
     ]
 
 
-def _tensor_degrees(given: Given, deployments: Deployments) -> tuple[int, ...]:
+def _tensor_degrees(fixed: FixedOptions, deployments: Deployments) -> tuple[int, ...]:
     """Return the tensor-parallel degrees to try, within a node of the platform."""
-    degrees = TENSOR_DEGREES if given.tensor is None else (given.tensor,)
+    degrees = TENSOR_DEGREES if fixed.tensor is None else (fixed.tensor,)
     if deployments.topology is None:
         return degrees
     return tuple(degree for degree in degrees if degree <= deployments.topology.devices_per_node) or degrees

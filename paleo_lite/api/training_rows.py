@@ -105,9 +105,9 @@ def describe_assumptions(facts: dict[str, Any]) -> str:
     """
     chosen = chosen_options(facts)
     chosen.setdefault("recompute", "none")
-    said = {"recompute": "recomputation"}
+    words = {"recompute": "recomputation"}
     assumed = [
-        f"{said.get(name, name)} {value} (`--{name}`)"
+        f"{words.get(name, name)} {value} (`--{name}`)"
         for name, value in chosen.items()
         if not facts.get(name) and not (name == "strategy" and facts.get("zero_stage") is not None)
     ]

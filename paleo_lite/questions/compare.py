@@ -52,8 +52,8 @@ def compare(
     failures: dict[str, PaleoError] = {}
     for number, values in enumerate(product(*(several[name] for name in names))):
         report_progress(number, size)
-        asked = dict(zip(names, values, strict=True))
-        single = replace(question, **asked)  # type: ignore[type-var]  # every record is a dataclass
+        values_by_name = dict(zip(names, values, strict=True))
+        single = replace(question, **values_by_name)  # type: ignore[type-var]  # every record is a dataclass
         try:
             answers.append(answer(single))
         except (UnknownName, BadFile):
@@ -61,7 +61,7 @@ def compare(
         except PaleoError as error:
             failures[f"{_describe(single, names)}: {error}"] = error
         else:
-            settings.append({name: _name_of(value) for name, value in asked.items()})
+            settings.append({name: _name_of(value) for name, value in values_by_name.items()})
     if not answers:
         raise next(iter(failures.values()))
     from ..sweeps.comparison import Comparison
@@ -133,10 +133,10 @@ def with_usual_precision(question: Q, named: str | None = None) -> Q:
 
     `named` is the device that a topology names, for a question without one.
     """
-    asked: Any = question
-    if asked.precision is not None:
+    options: Any = question
+    if options.precision is not None:
         return question
-    return replace(question, precision=usual_precision(asked, asked.gpu or named))  # type: ignore[type-var]
+    return replace(question, precision=usual_precision(options, options.gpu or named))  # type: ignore[type-var]
 
 
 def usual_precision(question: Any, gpu: Any) -> str:

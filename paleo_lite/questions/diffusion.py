@@ -202,23 +202,23 @@ def _check_no_training(question: Diffusion) -> None:
         )
 
 
-def _question(asked: Any, gpu: Any) -> Question:
+def _question(options: Any, gpu: Any) -> Question:
     """Return what is asked of the pipeline on a device."""
     from ..api.question import PictureOptions, Question
     from ..timing.pipeline_run import PIPELINE_OFFLOADS
 
-    offload = None if asked.offload == "none" else asked.offload
+    offload = None if options.offload == "none" else options.offload
     is_of_pictures = offload in PIPELINE_OFFLOADS
     pictures = PictureOptions(
         offload=offload if is_of_pictures else None,
-        **{name: getattr(asked, name) for name in _OF_PICTURES},
+        **{name: getattr(options, name) for name in _OF_PICTURES},
     )
     return Question.from_options(
-        asked,
-        asked.network,
+        options,
+        options.network,
         gpu=gpu,
         pictures=pictures,
-        training=training_options(asked, None if is_of_pictures else offload, is_in_blocks=False),
+        training=training_options(options, None if is_of_pictures else offload, is_in_blocks=False),
     )
 
 
@@ -226,8 +226,8 @@ def _answer_one(question: Any) -> Prediction | PipelinePrediction:
     """Return the prediction on one device, or on the devices of a split."""
     from ..api.prediction import predict_pass, predict_pictures
 
-    asked = _question(question, find_asked_device(question))
-    return predict_pictures(asked) if question.phase == "inference" else predict_pass(asked)
+    pipeline_question = _question(question, find_asked_device(question))
+    return predict_pictures(pipeline_question) if question.phase == "inference" else predict_pass(pipeline_question)
 
 
 def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:

@@ -196,9 +196,9 @@ def _rate_and_bytes_in_fp16(question: Feeding, network: Network, device: Device)
     """Return samples per second and bytes per sample in fp16, or None if that is no improvement or not supported."""
     if question.precision not in ("fp32", "tf32", "fp64"):
         return None
-    asked = structs.replace(_ask(question, network, device), precision="fp16", calibration=None)
+    fp16_question = structs.replace(_ask(question, network, device), precision="fp16", calibration=None)
     try:
-        prediction = predict_pass(asked)
+        prediction = predict_pass(fp16_question)
     except UnknownPrecision:
         return None
     return _throughput(prediction), network.input_elements * element_bytes("fp16")

@@ -72,10 +72,10 @@ def make_function(name: str, record: Callable[P, Q], answer: Callable[[Q], A]) -
     return ask
 
 
-def _check_names(function: str, record: type[Options], given: Collection[str]) -> None:
+def _check_names(function: str, record: type[Options], arguments: Collection[str]) -> None:
     """Raise TypeError for a name that no option has, with the option that is meant: one of that spelling, or close."""
     names = [field.name for field in fields(record)]  # type: ignore[arg-type]  # every record is a dataclass
-    for unknown in given:
+    for unknown in arguments:
         if unknown in names:
             continue
         from difflib import get_close_matches

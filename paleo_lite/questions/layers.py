@@ -138,12 +138,12 @@ def _count_parts(pipeline: Pipeline, question: Layers) -> PipelineCounts:
     counted = count_pipeline(pipeline, sampling)
     if question.gpu is None:
         return counted
-    asked = structs.replace(
+    device_question = structs.replace(
         _ask_device(question, pipeline.name),
         image_size=question.image_size,
         pictures=PictureOptions(steps=question.steps, frames=question.frames),
     )
-    return _with_costs_of_parts(counted, predict_pictures(asked), question.facility)
+    return _with_costs_of_parts(counted, predict_pictures(device_question), question.facility)
 
 
 def _count_one(network: str | Network | nn.Module, question: Layers) -> LayerCounts:
@@ -159,8 +159,8 @@ def _count_one(network: str | Network | nn.Module, question: Layers) -> LayerCou
     )
     costs = None
     if question.gpu is not None:
-        asked = structs.replace(_ask_device(question, resolved), phase=question.phase, execution=execution)
-        costs = _costs_of(predict_pass(asked), question.facility)
+        device_question = structs.replace(_ask_device(question, resolved), phase=question.phase, execution=execution)
+        costs = _costs_of(predict_pass(device_question), question.facility)
     if question.causal == "half":
         halved_layers, number = count_half_of_causal(resolved.layers)
         note = _HALF_NOTE.format(f"{number} layer{'' if number == 1 else 's'}")

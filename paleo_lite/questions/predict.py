@@ -260,8 +260,10 @@ def _answer_for_groups(question: Any) -> ScaleTable:
         strategy=PARALLEL_3D,
         facility=question.facility,
     )
-    asked = Question.from_options(question, question.network, policy=question.engine, batch_size=1, memory=False)
-    return predict_cluster(asked, request, SettingsOfDevices(parallel=parallel))
+    network_question = Question.from_options(
+        question, question.network, policy=question.engine, batch_size=1, memory=False
+    )
+    return predict_cluster(network_question, request, SettingsOfDevices(parallel=parallel))
 
 
 _TAKEN_BY_GROUPS = {

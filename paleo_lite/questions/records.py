@@ -67,8 +67,8 @@ class NetworkAsked(Options):
 
     def several(self) -> dict[str, list[Any]]:
         """Return the options that have several values, with the values; also several networks."""
-        asked: Any = self.network
-        networks = {"network": list(asked)} if type(asked) in (list, tuple) else {}
+        network: Any = self.network
+        networks = {"network": list(network)} if type(network) in (list, tuple) else {}
         return {**networks, **super().several()}
 
 

@@ -202,42 +202,42 @@ def _advise(question: Serve, resolved: Resolved) -> Serving:
     """Return the answer of the best of several deployments."""
     import msgspec
 
-    from ..api.serve_advice import Given
+    from ..api.serve_advice import FixedOptions
     from ..api.serve_advice import advise as find_best
     from ..files import to_paths
     from ..machines import find_device
     from ..serving.candidates import DEFAULT_HEADROOM, Criteria
 
-    asked: Any = question
+    options: Any = question
     division = resolved.division
-    given = Given(
+    fixed = FixedOptions(
         weights=resolved.weights,
-        tensor=asked.tensor,
-        pipeline=asked.pipeline,
-        divides_experts_or_attention=(asked.expert_parallel or asked.attention_data_parallel) is not None,
+        tensor=options.tensor,
+        pipeline=options.pipeline,
+        divides_experts_or_attention=(options.expert_parallel or options.attention_data_parallel) is not None,
         expert_parallel=division.expert_parallel,
         attention_data_parallel=division.attention_data_parallel,
     )
     headroom = DEFAULT_HEADROOM if question.headroom is None else question.headroom
     devices = [find_device(name, to_paths(question.hardware_files)) for name in resolved.devices]
-    found = find_best(
-        resolved.deployments, devices, given, _demand(question), _objectives(question),
-        Criteria(question.advise or "cost", headroom, asked.workers),
+    best_answer = find_best(
+        resolved.deployments, devices, fixed, _demand(question), _objectives(question),
+        Criteria(question.advise or "cost", headroom, options.workers),
     )  # fmt: skip
-    assert found.advice is not None
-    best = found.advice.best
+    assert best_answer.advice is not None
+    best = best_answer.advice.best
     if best is None:
-        return found
-    advice = msgspec.structs.replace(found.advice, command=_advised_command(question, best))
-    return msgspec.structs.replace(found, advice=advice)
+        return best_answer
+    advice = msgspec.structs.replace(best_answer.advice, command=_advised_command(question, best))
+    return msgspec.structs.replace(best_answer, advice=advice)
 
 
 def advised_question(question: Serve, best: Candidate) -> Serve:
     """Return the question of the deployment that advice recommends, without a limit of its sequences."""
     from ..serving.products import USUAL_PRECISION
 
-    asked: Any = question
-    weights = asked.weights if best.weights == (asked.precision or USUAL_PRECISION) else best.weights
+    options: Any = question
+    weights = options.weights if best.weights == (options.precision or USUAL_PRECISION) else best.weights
     alone = dataclasses.replace(
         question, gpu=best.gpu, weights=weights, workers=None, advise=None, slo=None, headroom=None, tensor=None,
         pipeline=None, expert_parallel=None, attention_data_parallel=None,
@@ -279,12 +279,12 @@ def _demand(question: Serve) -> Demand:
     """Return the requests that are asked for."""
     from ..serving.requests import Demand, parse_lengths, parse_rate
 
-    asked: Any = question
+    options: Any = question
     return Demand(
-        parse_lengths(asked.input_tokens, "--input-tokens", is_input=True),
-        parse_lengths(asked.output_tokens, "--output-tokens", is_input=False),
-        rate_per_s=None if asked.rate is None else parse_rate(asked.rate),
-        concurrency=asked.concurrency,
+        parse_lengths(options.input_tokens, "--input-tokens", is_input=True),
+        parse_lengths(options.output_tokens, "--output-tokens", is_input=False),
+        rate_per_s=None if options.rate is None else parse_rate(options.rate),
+        concurrency=options.concurrency,
         trace=None if question.requests is None else Path(question.requests),
         num_requests=question.num_requests,
         arrivals=question.arrivals,

@@ -52,12 +52,12 @@ class Resolved(NamedTuple):
 
         from ..serving.tiers import make_stores
 
-        made = self.deployments.make(
+        deployment = self.deployments.make(
             self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill
         )
-        stores = make_stores(self.tiers, made.on_device.devices)
+        stores = make_stores(self.tiers, deployment.on_device.devices)
         return msgspec.structs.replace(
-            made,
+            deployment,
             router=self.router,
             stores=stores,
             elasticity=self.elasticity,
@@ -72,26 +72,26 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
     from ..serving.adapters import parse_adapters
     from ..serving.placement import Division
 
-    asked: Any = question  # its several values are compared by `answer`
-    weights = asked.weights
+    options: Any = question  # its several values are compared by `answer`
+    weights = options.weights
     if question.advise is None:
         weights = weights or published_weights(question)
-    precision = asked.precision
+    precision = options.precision
     if precision is not None:
         precision, weights = split_format(precision, weights)
     speculation, settings = _speculation(question), _engine_settings(question)
     _check_engine(question, precision, speculation, settings.get("sampling"))
-    topology, platform_price = find_topology(asked.platform, question.link, asked.workers)
+    topology, platform_price = find_topology(options.platform, question.link, options.workers)
     devices = _devices(question, topology)
     deployments = _deployments(
         question, precision, topology, platform_price, listings, speculation=speculation, settings=settings
     )
     division = Division(
-        asked.tensor or 1, asked.pipeline or 1, asked.expert_parallel or 1, asked.attention_data_parallel or 1
+        options.tensor or 1, options.pipeline or 1, options.expert_parallel or 1, options.attention_data_parallel or 1
     )
     # Advice chooses the replicas, whose devices the workers limit.
-    workers = None if question.advise else asked.workers
-    replicas = _count_replicas(workers, division.devices, asked.replicas)
+    workers = None if question.advise else options.workers
+    replicas = _count_replicas(workers, division.devices, options.replicas)
     elasticity = _elasticity(question)
     if elasticity is not None and elasticity.autoscaling is not None:
         replicas = elasticity.autoscaling.most
@@ -140,12 +140,12 @@ def _elasticity(question: Serve) -> Elasticity | None:
     """Return how replicas come and go; None if they stay."""
     from ..serving.elastic import parse_elasticity
 
-    asked: Any = question
+    options: Any = question
     settings = {key.replace("_", "-"): value for key, value in settings_of(question.scaling).items()}
-    elasticity = parse_elasticity(settings, asked.replicas)
+    elasticity = parse_elasticity(settings, options.replicas)
     if elasticity is None:
         return None
-    if elasticity.autoscaling is not None and asked.workers is not None:
+    if elasticity.autoscaling is not None and options.workers is not None:
         raise BadValue("`--workers` is not for `--scaling`, whose devices are those of max=N replicas")
     if question.slo is not None:
         raise BadValue("`--slo` finds a rate of replicas that stay: leave `--scaling` out")
@@ -165,12 +165,12 @@ def _admission(question: Serve) -> Admission | None:
         raise BadValue("`--admission` is for replicas that stay: leave `--scaling` out")
     if question.concurrency is not None:
         raise BadValue("`--admission` is for requests that come at a rate: give `--rate` instead of `--concurrency`")
-    asked: Any = question.engine
-    launcher = SERVERS[asked].launcher
+    engine: Any = question.engine
+    launcher = SERVERS[engine].launcher
     if admission.is_of_server and (launcher is None or not launcher.queue_limit):
         raise BadValue(
             "max-queued-requests and waiting-timeout of `--admission` are SGLang's, and nothing is known of them "
-            f"under {asked}: give max-concurrent-requests of a gateway"
+            f"under {engine}: give max-concurrent-requests of a gateway"
         )
     return admission
 
@@ -196,9 +196,9 @@ def _check_engine(question: Serve, precision: str | None, speculation: Mapping[s
     from ..api.deployments import check_policy
     from ..engines.routing import parse_expert_load
 
-    asked: Any = question
+    options: Any = question
     check_policy(
-        asked.engine,
+        options.engine,
         expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD) or None,
         draft=speculation.get("draft"),
         draft_length=speculation.get("tokens", 0),
@@ -211,10 +211,10 @@ def _check_engine(question: Serve, precision: str | None, speculation: Mapping[s
 
 def _devices(question: Serve, topology: Topology | None) -> list[str | Device]:
     """Return the devices that are asked for: several are ranked."""
-    asked: Any = question.gpu
-    if asked is None and topology is not None:
-        asked = topology.device
-    devices = list(asked) if isinstance(asked, (list, tuple)) else [asked]
+    gpu: Any = question.gpu
+    if gpu is None and topology is not None:
+        gpu = topology.device
+    devices = list(gpu) if isinstance(gpu, (list, tuple)) else [gpu]
     if devices == [None]:
         raise BadValue("`serve` needs a device: give `--gpu`, or a `--platform` that names it")
     return devices
@@ -243,34 +243,34 @@ def _deployments(
     from ..serving.products import USUAL_PRECISION
     from ..timing.budget import parse_price
 
-    asked: Any = question
+    options: Any = question
     length = speculation.get("tokens", 0)
-    kv_cache = None if asked.engine in LOCAL_ENGINES else question.kv_cache
+    kv_cache = None if options.engine in LOCAL_ENGINES else question.kv_cache
     price = question.price_usd_per_h
     evidence = evidence_of(question.calibration)
-    if evidence is not None and asked.engine not in LOCAL_ENGINES:
+    if evidence is not None and options.engine not in LOCAL_ENGINES:
         evidence.check_kinds(("server", "link", "power"), "serve")
     return Deployments(
-        decoder=find_decoder(asked.network),
+        decoder=find_decoder(options.network),
         draft=find_draft(speculation.get("draft"), length),
         precision=precision,
         cache_format=choose_cache_format(kv_cache, precision or USUAL_PRECISION),
         kv_cache=question.kv_cache,
-        policy=asked.engine,
+        policy=options.engine,
         sampling=settings.get("sampling"),
         stage_blocks=parse_stage_blocks(settings.get("stage-blocks", "")),
         settings={
-            "max_batched_tokens": asked.max_batched_tokens,
-            "max_sequences": asked.max_sequences,
-            "chunked_prefill": asked.chunked_prefill,
+            "max_batched_tokens": options.max_batched_tokens,
+            "max_sequences": options.max_sequences,
+            "chunked_prefill": options.chunked_prefill,
             "block_tokens": settings.get("block-size"),
-            "memory_fraction": asked.memory_fraction,
+            "memory_fraction": options.memory_fraction,
             "receive_interval": settings.get("receive-interval"),
             "overhead_s": settings.get("overhead"),
         },
         expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),
         options=SimulationOptions(
-            asked.prefix_hit_rate,
+            options.prefix_hit_rate,
             make_speculation(length, speculation.get("acceptance", 0.0), heads_of(speculation.get("draft"))),
         ),
         link=question.link,
@@ -280,11 +280,11 @@ def _deployments(
         listings=listings,
         platform_price=platform_price,
         facility=question.facility,
-        power_limit=asked.power_limit,
-        time_model=asked.time_model,
+        power_limit=options.power_limit,
+        time_model=options.time_model,
         calibration=question.calibration,
-        clock=asked.clock,
-        unit=asked.unit,
+        clock=options.clock,
+        unit=options.unit,
         hardware_files=to_paths(question.hardware_files),
     )
 

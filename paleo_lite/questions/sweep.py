@@ -96,8 +96,8 @@ def _answer_function(space: AnySpace) -> Callable[..., Any]:
 
 def answer_of_kind(kind: str, options: Mapping[str, Any]) -> Any:
     """Return the answer to a question of a kind with single values of its options."""
-    asked = find_kind(kind)
-    return asked.answer(asked.record(**options))
+    question_kind = find_kind(kind)
+    return question_kind.answer(question_kind.record(**options))
 
 
 def space_of(question: Options) -> AnySpace:
@@ -231,20 +231,20 @@ def _grid_of_train(question: Any) -> Space | None:
     from ..distributed.strategies import STRATEGIES
     from .training_options import default_batch_size
 
-    given = set(question.given())
+    names_given = set(question.given())
     communication = dict(question.communication or {})
     workers = tuple(_values(question, "workers")) or (1,)
     strategies = _values(question, "strategy") or ["data"]
     single = ("optimizer", "samples", "epochs")
     if (
         _is_paged(question)
-        or not given <= _OF_TRAIN
+        or not names_given <= _OF_TRAIN
         or any(isinstance(getattr(question, name), list) for name in single)
     ):
         return None
     has_blocks = any(name not in STRATEGIES or STRATEGIES[name].divides_blocks for name in strategies)
     has_blocks |= max(workers) > 1 and _have_blocks(_values(question, "network"))
-    if has_blocks or set(communication) > {"collective"} or ("link" in given) != (max(workers) > 1):
+    if has_blocks or set(communication) > {"collective"} or ("link" in names_given) != (max(workers) > 1):
         return None
     is_strong = question.global_batch_size is not None
     batch_sizes = set(_values(question, "global_batch_size") if is_strong else _values(question, "batch_size"))

@@ -233,7 +233,7 @@ def _with_micro_batches(question: Train) -> Train:
                 f"per_device_train_batch_size of transformers is), or a multiple of {number}"
             )
         return question
-    made = size * (number or 1)
+    samples = size * (number or 1)
     is_of_several = _asks_for_devices(replace(question, micro_batch=None))
     replicates = (question.strategy or "data") in REPLICATING and not divides_blocks(question)
     if is_of_several and not replicates and (divides_blocks(question) or has_blocks(question)):
@@ -242,9 +242,9 @@ def _with_micro_batches(question: Train) -> Train:
             or question.tensor * question.pipeline * question.context_parallel > 1
         ):
             return question
-        if batch_size not in (None, made) and number is not None:
-            raise BadValue(_disagreement(batch_size, size, made))
-        return replace(question, batch_size=batch_size or made, accumulation=None)
+        if batch_size not in (None, samples) and number is not None:
+            raise BadValue(_disagreement(batch_size, size, samples))
+        return replace(question, batch_size=batch_size or samples, accumulation=None)
     if question.global_batch_size is not None:
         if has_blocks(question) and number is None:
             return question
@@ -253,17 +253,17 @@ def _with_micro_batches(question: Train) -> Train:
             "`--global-batch-size`"
         )
     if batch_size is None:
-        return replace(question, batch_size=made, micro_batch=None)
-    if batch_size % size or (number is not None and made != batch_size):
-        raise BadValue(_disagreement(batch_size, size, made))
+        return replace(question, batch_size=samples, micro_batch=None)
+    if batch_size % size or (number is not None and samples != batch_size):
+        raise BadValue(_disagreement(batch_size, size, samples))
     return replace(question, accumulation=batch_size // size, micro_batch=None)
 
 
-def _disagreement(batch_size: int, size: int, made: int) -> str:
+def _disagreement(batch_size: int, size: int, samples: int) -> str:
     """Return the sentence about a batch that is not what its micro-batches make up."""
     return (
-        f"`--batch-size {batch_size}` is what a device computes per step, but micro-batches of {size} make up {made}: "
-        "leave `--batch-size` out, or give a multiple of `--micro-batch`"
+        f"`--batch-size {batch_size}` is what a device computes per step, but micro-batches of {size} make up "
+        f"{samples}: leave `--batch-size` out, or give a multiple of `--micro-batch`"
     )
 
 
@@ -277,10 +277,10 @@ _OF_SEVERAL_DEVICES = frozenset(
 
 def _asks_for_devices(question: Train) -> bool:
     """Return whether an option is given that speaks of several devices, or of how they divide the work."""
-    given = set(question.given())
+    names_given = set(question.given())
     if chooses_pytorch_experts(question):
-        given.discard("experts")
-    is_of_several = not _OF_SEVERAL_DEVICES.isdisjoint(given)
+        names_given.discard("experts")
+    is_of_several = not _OF_SEVERAL_DEVICES.isdisjoint(names_given)
     return is_of_several or replica_of(question) is not None or offload_of(question)[1] is not None
 
 

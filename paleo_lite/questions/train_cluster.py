@@ -33,8 +33,9 @@ def answer_for_devices(question: Any, names_micro_batch: bool = False) -> ScaleT
     revision = replica_of(question)
     if revision is not None:
         return _reproduce_paleo(question, revision)
-    asked, request, settings = asked_of_cluster(question)
-    return predict_cluster(asked, msgspec.structs.replace(request, names_micro_batch=names_micro_batch), settings)
+    network_question, request, settings = asked_of_cluster(question)
+    request = msgspec.structs.replace(request, names_micro_batch=names_micro_batch)
+    return predict_cluster(network_question, request, settings)
 
 
 def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]:
@@ -54,8 +55,10 @@ def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]
             "`--training-settings gradients=released` is for one device, without `--workers`: several exchange "
             "gradients before the update"
         )
-    asked = Question.from_options(question, question.network, batch_size=1, phase="training", training=training)
-    return asked, _request(question, strategy), _settings(question, parallel)
+    network_question = Question.from_options(
+        question, question.network, batch_size=1, phase="training", training=training
+    )
+    return network_question, _request(question, strategy), _settings(question, parallel)
 
 
 def _reproduce_paleo(question: Any, revision: str) -> ScaleTable:

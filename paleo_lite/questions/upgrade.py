@@ -226,5 +226,5 @@ BROUGHT = {
 
 def find_moved(command: str, option: str) -> str | None:
     """Return the sentence about an option of an earlier version, or of another program; None for any other."""
-    said = MOVED.get(command, {}).get(option) or MOVED_EVERYWHERE.get(option) or BROUGHT.get(command, {}).get(option)
-    return None if said is None else f"`{option}` {said}"
+    advice = MOVED.get(command, {}).get(option) or MOVED_EVERYWHERE.get(option) or BROUGHT.get(command, {}).get(option)
+    return None if advice is None else f"`{option}` {advice}"

@@ -74,14 +74,14 @@ class PictureValidation(NamedTuple):
 def validate_pictures(data: Path) -> PictureValidation:
     """Return the errors of pictures and videos."""
     measured = list(mlenergy_rows(data))
-    one = [pieces_of(row) for row in measured if row.gpus == 1]
+    of_one_device = [pieces_of(row) for row in measured if row.gpus == 1]
     constants = diffusion_constants()
     several = [split_pieces_of(row, constants) for row in measured if row.gpus > 1]
     of_one, of_several = "ML.ENERGY, one device", "ML.ENERGY, two to eight devices"
     held_out = [
-        _from_ratios("model", of_one, hold_out(one, lambda row: row.pipeline)),
-        _from_ratios("device", of_one, hold_out(one, lambda row: row.gpu)),
-        _from_ratios("videos and device", of_one, _videos_of_other_devices(one)),
+        _from_ratios("model", of_one, hold_out(of_one_device, lambda row: row.pipeline)),
+        _from_ratios("device", of_one, hold_out(of_one_device, lambda row: row.gpu)),
+        _from_ratios("videos and device", of_one, _videos_of_other_devices(of_one_device)),
         _from_ratios("model", of_several, hold_out_split(several, lambda row: row.pipeline)),
         _from_ratios("device", of_several, hold_out_split(several, lambda row: row.gpu)),
     ]
@@ -95,8 +95,8 @@ def validate_pictures(data: Path) -> PictureValidation:
         (NOT_FITTED, "users of other cards, upper fifth", [row for row in users if not is_nvidia[row.gpu]]),
     ]
     judged, left_out = [], []
-    for known, source, rows in sources:
-        errors, reasons = _with_shipped_constants(known, source, rows)
+    for held_out_name, source, rows in sources:
+        errors, reasons = _with_shipped_constants(held_out_name, source, rows)
         judged.append(errors)
         left_out += reasons
     return PictureValidation([*judged[:1], *held_out[:3], judged[1], *held_out[3:], *judged[2:]], left_out)
@@ -139,7 +139,7 @@ def _with_shipped_constants(
         intervals.append((row.time_s, low_s, high_s))
         if row.watts is not None and prediction.energy_j is not None:
             joules.append(prediction.energy_j / (row.watts * row.time_s) - 1)
-    found = PictureErrors(
+    picture_errors = PictureErrors(
         held_out,
         source,
         len(errors),
@@ -147,7 +147,7 @@ def _with_shipped_constants(
         **interval_accuracy(*zip(*intervals)),
         joules=float(np.abs(joules).mean()) if joules else None,
     )
-    return found, left_out
+    return picture_errors, left_out
 
 
 def pictures_page(validation: PictureValidation) -> Document:

@@ -122,26 +122,26 @@ def relative_powers(theta: Any, shares: Shares, dynamic: Any) -> Any:
 
 def shares_of(measured: Sequence[MeasuredPower]) -> Shares:
     """Return the shares of all measurements as arrays."""
-    each = [one.activity.shares_of(one.time_s) for one in measured]
+    each = [power.activity.shares_of(power.time_s) for power in measured]
     return Shares(*(np.array(values, dtype=np.float64) for values in zip(*each, strict=True)))
 
 
 def weights_of(measured: Sequence[MeasuredPower]) -> Any:
     """Return the weights of the measurements: a series counts no more than `WORTH` single ones."""
     sizes: dict[tuple[str, str, str, int], int] = {}
-    for one in measured:
-        sizes[one.series] = sizes.get(one.series, 0) + 1
-    return np.array([min(np.sqrt(WORTH / sizes[one.series]), 1.0) for one in measured])
+    for power in measured:
+        sizes[power.series] = sizes.get(power.series, 0) + 1
+    return np.array([min(np.sqrt(WORTH / sizes[power.series]), 1.0) for power in measured])
 
 
 def fit_energy(measured: Sequence[MeasuredPower]) -> EnergyModel:
     """Fit the constants to measurements; the scatter is 0 (`with_scatter`)."""
-    design = Design([one.device for one in measured])
+    design = Design([power.device for power in measured])
     shares, weights = shares_of(measured), weights_of(measured)
-    matrices = {one.device.id: design.of_device(one.device) for one in measured}
-    rows = np.stack([matrices[one.device.id] for one in measured])
-    dynamic = np.array([boost_power(one.device) for one in measured])
-    logs = np.log([one.power_w / rated_power_w(one.device) for one in measured])
+    matrices = {power.device.id: design.of_device(power.device) for power in measured}
+    rows = np.stack([matrices[power.device.id] for power in measured])
+    dynamic = np.array([boost_power(power.device) for power in measured])
+    logs = np.log([power.power_w / rated_power_w(power.device) for power in measured])
 
     def residuals(unknowns: Any) -> Any:
         errors = np.log(relative_powers(rows @ unknowns, shares, dynamic)) - logs
@@ -160,8 +160,8 @@ def fit_energy(measured: Sequence[MeasuredPower]) -> EnergyModel:
         )
 
     generations = {
-        generation_of(one.device): design.of_generation(one.device)
-        for one in sorted(measured, key=lambda one: one.device.id)
+        generation_of(power.device): design.of_generation(power.device)
+        for power in sorted(measured, key=lambda power: power.device.id)
     }
     other_device = (UNSEEN_SHARE * DEVICE_DEVIATION) ** 2
     other_generation = other_device + (UNSEEN_SHARE * GENERATION_DEVIATION) ** 2
@@ -175,13 +175,13 @@ def fit_energy(measured: Sequence[MeasuredPower]) -> EnergyModel:
         },
         scatter=0.0,
         expert_scatter=0.0,
-        sources=sorted({one.source for one in measured}),
+        sources=sorted({power.source for power in measured}),
     )
 
 
 def with_scatter(model: EnergyModel, scatters: Scatters, held_out: str = "") -> EnergyModel:
     """Return the model with the scatters and the text of its held-out error."""
-    scatter, expert_scatter = (round(one, 3) for one in scatters)
+    scatter, expert_scatter = (round(value, 3) for value in scatters)
     return msgspec.structs.replace(model, scatter=scatter, expert_scatter=expert_scatter, held_out=held_out)
 
 

@@ -81,31 +81,31 @@ class TimedPower(msgspec.Struct, frozen=True, eq=False):
 
 def timed(measured: Sequence[MeasuredPower], levels: Sequence[str] = LEVELS) -> list[TimedPower]:
     """Return the servers and pipelines with their forecast times."""
-    found = []
-    for one in measured:
-        if one.pipeline is not None:
-            found.append(_timed_pipeline(one))
-        elif one.server is not None and not one.server.is_host_bound and one.server.concurrency <= MOST_SEQUENCES:
-            found.append(_timed_server(one, one.server, levels))
-    return found
+    timed_powers = []
+    for power in measured:
+        if power.pipeline is not None:
+            timed_powers.append(_timed_pipeline(power))
+        elif power.server is not None and not power.server.is_host_bound and power.server.concurrency <= MOST_SEQUENCES:
+            timed_powers.append(_timed_server(power, power.server, levels))
+    return timed_powers
 
 
-def _timed_pipeline(one: MeasuredPower) -> TimedPower:
+def _timed_pipeline(power: MeasuredPower) -> TimedPower:
     """Return a batch of pictures or videos with its forecast time."""
-    predicted = one.pipeline
+    predicted = power.pipeline
     assert predicted is not None and predicted.interval is not None
     low_s, high_s = predicted.interval
     times_s = dict(zip(LEVELS, (low_s, predicted.time_s, high_s), strict=True))
     images = predicted.sampling.images
     return TimedPower(
-        measured=one,
-        runs={level: Run(one.activity, time_s) for level, time_s in times_s.items()},
+        measured=power,
+        runs={level: Run(power.activity, time_s) for level, time_s in times_s.items()},
         units=images,
-        measured_joules=one.power_w * one.devices * one.time_s / images,
+        measured_joules=power.power_w * power.devices * power.time_s / images,
     )
 
 
-def _timed_server(one: MeasuredPower, server: PublishedServer, levels: Sequence[str]) -> TimedPower:
+def _timed_server(power: MeasuredPower, server: PublishedServer, levels: Sequence[str]) -> TimedPower:
     """Return a server with its simulated times."""
     deployment = _deploy(server)
     lengths = Lengths(round(server.input_tokens)), Lengths(round(server.output_tokens))
@@ -120,10 +120,10 @@ def _timed_server(one: MeasuredPower, server: PublishedServer, levels: Sequence[
         runs[level] = Run(activity, busy_s, max(duration_s - busy_s, 0.0))
     assert server.tokens_per_s is not None
     return TimedPower(
-        measured=one,
+        measured=power,
         runs=runs,
         units=float(traffic.output_tokens.sum()),
-        measured_joules=one.power_w * one.devices / server.tokens_per_s,
+        measured_joules=power.power_w * power.devices / server.tokens_per_s,
     )
 
 
@@ -163,31 +163,31 @@ class JoulesPoint(PowerPoint, frozen=True, eq=False, kw_only=True):
 
 def forecast_energy(measured: Sequence[MeasuredPower], scatters: Scatters) -> list[JoulesPoint]:
     """Return the forecasts of servers and pipelines, each by a fit of the power without its model."""
-    forecast_times = {id(one.measured): one for one in timed(measured)}
-    judged = [one.measured for one in forecast_times.values()]
+    forecast_times = {id(timed_power.measured): timed_power for timed_power in timed(measured)}
+    judged = [timed_power.measured for timed_power in forecast_times.values()]
     return [
-        forecast_joules(forecast_times[id(one)], with_scatter(fold.model, scatters))
+        forecast_joules(forecast_times[id(power)], with_scatter(fold.model, scatters))
         for fold in folds_of(measured, "model", judged)
-        for one in fold.measured
+        for power in fold.measured
     ]
 
 
-def forecast_joules(one: TimedPower, model: EnergyModel) -> JoulesPoint:
+def forecast_joules(timed_power: TimedPower, model: EnergyModel) -> JoulesPoint:
     """Return the forecast of a measurement by a fit of the power.
 
     The time and the power are uncertain for reasons of their own: their logarithms add up in quadrature.
     """
-    power, devices = held_out_power(model, one.measured), one.measured.devices
-    drawn = {level: drawn_by(power, *run, devices=devices) for level, run in one.runs.items()}
+    power, devices = held_out_power(model, timed_power.measured), timed_power.measured.devices
+    drawn = {level: drawn_by(power, *run, devices=devices) for level, run in timed_power.runs.items()}
     likely = drawn["expected"]
     ends = []
     for level, end_w in (("low", likely.low_w), ("high", likely.high_w)):
         of_time, of_power = np.log(drawn[level].energy_j / likely.energy_j), np.log(end_w / likely.watts)
         ends.append(float(likely.energy_j * np.exp(np.copysign(np.hypot(of_time, of_power), of_power))))
     return JoulesPoint(
-        measured=one.measured, power_w=likely.watts, low_w=likely.low_w, high_w=likely.high_w,
-        measured_joules=one.measured_joules, joules=likely.energy_j / one.units,
-        low_j=ends[0] / one.units, high_j=ends[1] / one.units,
+        measured=timed_power.measured, power_w=likely.watts, low_w=likely.low_w, high_w=likely.high_w,
+        measured_joules=timed_power.measured_joules, joules=likely.energy_j / timed_power.units,
+        low_j=ends[0] / timed_power.units, high_j=ends[1] / timed_power.units,
     )  # fmt: skip
 
 
@@ -222,12 +222,12 @@ def joules_rows(points: Sequence[JoulesPoint]) -> list[JoulesRow]:
     """Return the accuracy by device and kind, by number of devices, and of all."""
     groups: dict[tuple[str, str], list[JoulesPoint]] = {}
     for point in points:
-        one = point.measured
-        count = "1 device" if one.devices == 1 else f"{one.devices} devices"
-        for group in ((one.device.id, one.kind), (one.device.id, "all"), (count, "all"), ("all", "all")):
+        power = point.measured
+        count = "1 device" if power.devices == 1 else f"{power.devices} devices"
+        for group in ((power.device.id, power.kind), (power.device.id, "all"), (count, "all"), ("all", "all")):
             groups.setdefault(group, []).append(point)
-    whole = groups.pop(("all", "all"))
-    return [*(_row(*group, groups[group]) for group in sorted(groups)), _row("all", "all", whole)]
+    all_points = groups.pop(("all", "all"))
+    return [*(_row(*group, groups[group]) for group in sorted(groups)), _row("all", "all", all_points)]
 
 
 def _row(device: str, kind: str, points: Sequence[JoulesPoint]) -> JoulesRow:

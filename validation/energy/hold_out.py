@@ -15,9 +15,9 @@ from .fit import Scatters, fit_energy, rated_power_w, with_scatter
 from .measured import MeasuredPower
 
 SPLITS: dict[str, Callable[[MeasuredPower], str]] = {
-    "model": lambda one: one.model,
-    "task": lambda one: one.task,
-    "device": lambda one: one.device.id,
+    "model": lambda power: power.model,
+    "task": lambda power: power.task,
+    "device": lambda power: power.device.id,
 }
 """What is held out, one at a time."""
 
@@ -58,9 +58,9 @@ class Fold(NamedTuple):
     measured: list[MeasuredPower]  # what it did not see
 
 
-def held_out_power(model: EnergyModel, one: MeasuredPower) -> Power:
+def held_out_power(model: EnergyModel, measured: MeasuredPower) -> Power:
     """Return the power of a measured device by a fit."""
-    power = power_of(one.device, model=model, has_experts=one.kind == "mixtures")
+    power = power_of(measured.device, model=model, has_experts=measured.kind == "mixtures")
     assert power is not None
     return power
 
@@ -68,10 +68,10 @@ def held_out_power(model: EnergyModel, one: MeasuredPower) -> Power:
 def forecast(model: EnergyModel, measured: Sequence[MeasuredPower]) -> list[PowerPoint]:
     """Return the forecasts of a model."""
     points = []
-    for one in measured:
-        power, shares = held_out_power(model, one), one.activity.shares_of(one.time_s)
+    for measurement in measured:
+        power, shares = held_out_power(model, measurement), measurement.activity.shares_of(measurement.time_s)
         low_w, high_w = power.interval_w(shares, LEVEL)
-        points.append(PowerPoint(one, float(power.watts(shares)), float(low_w), float(high_w)))
+        points.append(PowerPoint(measurement, float(power.watts(shares)), float(low_w), float(high_w)))
     return points
 
 
@@ -92,9 +92,9 @@ def folds_of(
     key = SPLITS[split]
     judged = measured if judged is None else judged
     folds = []
-    for name in sorted({key(one) for one in judged}):
-        fitted = fit_energy([one for one in measured if key(one) != name])
-        folds.append(Fold(fitted, [one for one in judged if key(one) == name]))
+    for name in sorted({key(measurement) for measurement in judged}):
+        fitted = fit_energy([measurement for measurement in measured if key(measurement) != name])
+        folds.append(Fold(fitted, [measurement for measurement in judged if key(measurement) == name]))
     return folds
 
 
@@ -115,11 +115,11 @@ def scatters_of(folds: Sequence[Fold]) -> Scatters:
     """
     low, high = [0.0, 0.0], [1.0, 1.0]
     for _ in range(HALVINGS):
-        middle = Scatters(*((one + other) / 2 for one, other in zip(low, high, strict=True)))
+        middle = Scatters(*((lower + upper) / 2 for lower, upper in zip(low, high, strict=True)))
         points = points_of(folds, middle)
         for index, is_mixture in enumerate((False, True)):
-            own = [point for point in points if (point.measured.kind == "mixtures") == is_mixture]
-            if not _are_enough_inside(own):
+            of_kind = [point for point in points if (point.measured.kind == "mixtures") == is_mixture]
+            if not _are_enough_inside(of_kind):
                 low[index] = middle[index]
             else:
                 high[index] = middle[index]

@@ -161,7 +161,9 @@ def _served_powers(servers: Sequence[PublishedServer], rows: Sequence[dict[str, 
 
 
 def _has_experts(placed: ModelOnDevice) -> bool:
-    return any(isinstance(one.kernel, ExpertsKernel) for one in device_kernels(placed, "decode", TYPICAL_CONTEXT))
+    return any(
+        isinstance(counted.kernel, ExpertsKernel) for counted in device_kernels(placed, "decode", TYPICAL_CONTEXT)
+    )
 
 
 def served_activity(
@@ -180,12 +182,12 @@ def served_activity(
     """
     assert placed.kernels is not None
     step, prompt = placed.kernels.step, server.input_tokens
-    own = sequences / server.attention_data
-    decode = Load(tokens=own, all_tokens=sequences, sampled=own, sequences=own, context=positions)
+    of_replica = sequences / server.attention_data
+    decode = Load(tokens=of_replica, all_tokens=sequences, sampled=of_replica, sequences=of_replica, context=positions)
     prefill = Load(prompt, prompt, 1.0, prompts=1.0, length=prompt, has_prompts=True)
     decoding = kernel_activity(step, device_kernels(placed, "decode", TYPICAL_CONTEXT), decode)
     reading = kernel_activity(step, device_kernels(placed, "prefill", TYPICAL_CONTEXT), prefill)
-    return decoding.plus(reading.times(own / answers))
+    return decoding.plus(reading.times(of_replica / answers))
 
 
 def trained_powers() -> list[MeasuredPower]:

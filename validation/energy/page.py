@@ -53,9 +53,9 @@ def joules_page(rows: Sequence[JoulesRow]) -> Document:
         ],
         [msgspec.to_builtins(row) for row in rows],
     )
-    whole = rows[-1]
+    total = rows[-1]
     headline = (
-        f"{whole.points} servers and batches of pictures or videos: watts {whole.watts:.1%} and joules per token or "
-        f"picture {whole.joules:.1%} off in the median"
+        f"{total.points} servers and batches of pictures or videos: watts {total.watts:.1%} and joules per token or "
+        f"picture {total.joules:.1%} off in the median"
     )
     return Document(headline, (), [table], [])

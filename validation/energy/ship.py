@@ -22,8 +22,8 @@ def ship_energy(data: Path, folder: Path) -> EnergyModel:
     The scatters are those of forecasts, whose times are forecast as well.
     """
     measured = measured_powers(data)
-    forecasts = [one.at_forecast_time for one in timed(measured, levels=("expected",))]
-    trained = [one for one in measured if one.kind == "training"]
+    forecasts = [power.at_forecast_time for power in timed(measured, levels=("expected",))]
+    trained = [power for power in measured if power.kind == "training"]
     folds = folds_of(measured, "model", [*forecasts, *trained])
     scatters = scatters_of(folds)
     points = points_of(folds, scatters)

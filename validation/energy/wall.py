@@ -119,7 +119,7 @@ def compare_page(data: Path | None) -> Document:
     BadValue
         If no folder of published data is given.
     """
-    found = list(machines(require_data(data)))
+    measured = list(machines(require_data(data)))
     columns = [
         Column("system", "machine", left=True),
         Column("model", "model", left=True),
@@ -130,9 +130,9 @@ def compare_page(data: Path | None) -> Document:
         Column("high_w", "to", "{:.0f} W".format),
         Column("measured_w", "measured", "{:.0f} W".format),
     ]
-    rated = np.median([abs(one.rated_w / one.measured_w - 1) for one in found])
+    rated = np.median([abs(machine.rated_w / machine.measured_w - 1) for machine in measured])
     return Document(
-        f"Machines at the wall: {describe_errors(found)}",
+        f"Machines at the wall: {describe_errors(measured)}",
         [("rated power", f"{rated:.0%} off in the median")],
-        [Table("Watts of machines", columns, [one._asdict() for one in found])],
+        [Table("Watts of machines", columns, [machine._asdict() for machine in measured])],
     )

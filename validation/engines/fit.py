@@ -54,9 +54,9 @@ def draw_rows(timed: TimedKernels, count: int = MOST_ROWS) -> TimedKernels:
     return timed._replace(shapes=shapes, time_s=timed.time_s[chosen])
 
 
-def fit_cell(whole: TimedKernels) -> CellFit:
+def fit_cell(all_rows: TimedKernels) -> CellFit:
     """Fit the constants of a cell."""
-    timed = draw_rows(whole)
+    timed = draw_rows(all_rows)
     kernels = KERNEL_CLASSES[timed.cell.kernels]
     typical, spread = np.log(kernels.typical), np.array(kernels.deviation)
     weight = LOSS_SCALE * np.sqrt(len(timed.time_s) / EFFECTIVE_ROWS)
@@ -80,7 +80,7 @@ def fit_cell(whole: TimedKernels) -> CellFit:
         format=cell.format,
         theta=tuple(round(float(value), 4) for value in (*solution.x, np.log(spread_of_errors))),
         deviation=tuple(round(float(value), 4) for value in (*deviation, SCATTER_DEVIATION)),
-        measurements=len(whole.time_s),
+        measurements=len(all_rows.time_s),
         error=round(float(np.median(np.abs(np.expm1(errors)))), 4),
     )
 
@@ -112,11 +112,11 @@ def fit_class(name: str, cells: Sequence[CellFit]) -> ClassFit:
         solution = minimize(
             loss, start, method="L-BFGS-B", bounds=[(np.log(SMALLEST_VARIANCE), np.log(4.0))] * len(start)
         )
-        found = np.exp(solution.x)
-        covariance = np.tensordot(found, matrices, 1) + np.diag(noise)
+        fitted = np.exp(solution.x)
+        covariance = np.tensordot(fitted, matrices, 1) + np.diag(noise)
         inverse = np.linalg.inv(covariance)
         means.append(float(inverse.sum(axis=0) @ y / inverse.sum()))
-        variances.append(found)
+        variances.append(fitted)
     by_effect = np.array(variances).T
     return ClassFit(
         parameters=parameters,

@@ -160,8 +160,8 @@ def validate_kernels(data: Path) -> list[KernelErrors]:
     for timed in tables:
         cell, judged = timed.cell, draw_rows(timed, JUDGED_ROWS)
         fit = constants.classes[cell.kernels]
-        without_device = tuple(one for one in fit.cells if one.gpu != cell.gpu)
-        without_engine = tuple(one for one in fit.cells if one.engine != cell.engine)
+        without_device = tuple(judged for judged in fit.cells if judged.gpu != cell.gpu)
+        without_engine = tuple(judged for judged in fit.cells if judged.engine != cell.engine)
         if not (without_device and without_engine):
             continue
         judgements = Judgements(
@@ -173,15 +173,15 @@ def validate_kernels(data: Path) -> list[KernelErrors]:
         groups.setdefault((cell.kernels, cell.format), []).append(judgements)
     rows = []
     for (kernels, form), tables_of_group in sorted(groups.items()):
-        own = _together([one.own for one in tables_of_group]).accuracy()
-        device = _together([one.device for one in tables_of_group]).accuracy()
-        engine = _together([one.engine for one in tables_of_group]).accuracy()
+        own = _together([judged.own for judged in tables_of_group]).accuracy()
+        device = _together([judged.device for judged in tables_of_group]).accuracy()
+        engine = _together([judged.engine for judged in tables_of_group]).accuracy()
         rows.append(
             KernelErrors(
                 kernels,
                 form,
                 tables=len(tables_of_group),
-                points=sum(len(one.own.errors) for one in tables_of_group),
+                points=sum(len(judged.own.errors) for judged in tables_of_group),
                 own=own["median"],
                 own_coverage_90=own["coverage_90"],
                 device=device["median"],
@@ -196,9 +196,9 @@ def validate_kernels(data: Path) -> list[KernelErrors]:
 
 def _constants_of(cell: Cell, fit: ClassFit, cells: tuple[CellFit, ...]) -> KernelConstants:
     """Return the constants of a cell from some of the fitted cells of its class."""
-    known = [traits_of(find_device(one.gpu), one.engine, one.format) for one in cells]
+    known_traits = [traits_of(find_device(cell_fit.gpu), cell_fit.engine, cell_fit.format) for cell_fit in cells]
     traits = traits_of(find_device(cell.gpu), cell.engine, cell.format)
-    return predict_constants(msgspec.structs.replace(fit, cells=cells), traits, known)
+    return predict_constants(msgspec.structs.replace(fit, cells=cells), traits, known_traits)
 
 
 def validate_servers(data: Path) -> list[ServerRow]:
@@ -214,14 +214,14 @@ def validate_servers(data: Path) -> list[ServerRow]:
         judged: list[LogErrors] = []
         for name in sorted({key(part.server) for part in parts}):
             rest = [part for part in parts if key(part.server) != name]
-            own = [part for part in parts if key(part.server) == name]
+            held_out = [part for part in parts if key(part.server) == name]
             fitted = fit_steps(rest, alone, HELD_OUT_TOLERANCE)
             if split in ("device", "engine"):
-                known = without(alone, split, name)
-                own = [parts_of(part.server, known) for part in own]
-            servers += [part.server for part in own]
+                constants = without(alone, split, name)
+                held_out = [parts_of(part.server, constants) for part in held_out]
+            servers += [part.server for part in held_out]
             fitted = with_source_deviations(fitted, biases, name if split == "source" else "")
-            judged.append(_judge_steps(own, fitted))
+            judged.append(_judge_steps(held_out, fitted))
         rows += _server_rows(split, servers, _together(judged))
     return rows
 

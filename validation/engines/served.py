@@ -63,7 +63,9 @@ def measured_servers(data: Path) -> list[MeasuredServing]:
             continue
         inputs, outputs = (int(tokens) for tokens in row["seq_or_in_out"].split("/"))
         values.setdefault((inputs, outputs, requests, is_latency), []).append(float(row["value"]))
-    return [MeasuredServing(*key[:3], float(np.exp(np.mean(np.log(found)))), key[3]) for key, found in values.items()]
+    return [
+        MeasuredServing(*key[:3], float(np.exp(np.mean(np.log(times_s)))), key[3]) for key, times_s in values.items()
+    ]
 
 
 def with_served(constants: EngineConstants) -> EngineConstants:
@@ -102,20 +104,20 @@ def forecast(measured: MeasuredServing) -> ComparedStep:
 def compare_page(data: Path | None) -> Document:
     """Return the page of the latencies and rates."""
     measured = measured_servers(require_data(data))
-    steps = [forecast(one) for one in measured]
+    steps = [forecast(server) for server in measured]
     columns = [
         Column("of", "of", left=True), Column("requests", "requests"),
         Column("input_tokens", "input\ntokens"), Column("output_tokens", "output\ntokens"),
     ]  # fmt: skip
     rows = [
         {
-            "of": "batch" if one.is_latency else "token of a device",
-            "requests": one.requests,
-            "input_tokens": one.input_tokens,
-            "output_tokens": one.output_tokens,
+            "of": "batch" if server.is_latency else "token of a device",
+            "requests": server.requests,
+            "input_tokens": server.input_tokens,
+            "output_tokens": server.output_tokens,
             "measured_s": step.measured_s,
             "time_s": step.time_s,
         }
-        for one, step in zip(measured, steps, strict=True)
+        for server, step in zip(measured, steps, strict=True)
     ]
     return steps_page("Llama 3.1 70B in fp8 under vLLM on eight MI300X", columns, rows, steps)

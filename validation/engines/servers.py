@@ -173,9 +173,9 @@ class PublishedServer(msgspec.Struct, frozen=True):
     @property
     def record(self) -> str:
         """Record of the engine's version; the newest one where no version is stated."""
-        of_engine = [one for one in SERVERS.values() if one.kernels and one.kernels.engine == self.engine]
-        known = [one for one in of_engine if one.versions.include(self.version)]
-        return (known or of_engine)[0].name
+        of_engine = [record for record in SERVERS.values() if record.kernels and record.kernels.engine == self.engine]
+        of_version = [record for record in of_engine if record.versions.include(self.version)]
+        return (of_version or of_engine)[0].name
 
     @property
     def has_nucleus(self) -> bool:
@@ -420,8 +420,8 @@ def _held_sequences(server: PublishedServer, point: PublishedServing) -> int:
     })  # fmt: skip
     tokens = server.input_tokens + server.output_tokens
     room = measure_room(placed, engine, mean_tokens=tokens, prompt_tokens=point.input_tokens)
-    kept = server.input_tokens + server.output_tokens * (1 + engine.reserved_output) / 2
-    return max(min(int(room.tokens / kept), engine.max_sequences), 1)
+    mean_held = server.input_tokens + server.output_tokens * (1 + engine.reserved_output) / 2
+    return max(min(int(room.tokens / mean_held), engine.max_sequences), 1)
 
 
 def _mark_drafting(servers: Iterable[PublishedServer]) -> list[PublishedServer]:
@@ -432,7 +432,7 @@ def _mark_drafting(servers: Iterable[PublishedServer]) -> list[PublishedServer]:
         rivals.setdefault(_question(server), []).append(server)
     marked = []
     for server in servers:
-        slowest = max((one for one in rivals[_question(server)] if _asks_no_more(one, server)), key=_step_of)
+        slowest = max((rival for rival in rivals[_question(server)] if _asks_no_more(rival, server)), key=_step_of)
         drafts = server.network == "deepseek-r1" and server.version == "1.2.0rc6.post3"
         drafts = drafts or server.step_s < DRAFTING_RATIO * slowest.step_s
         drafts = drafts or (slowest.output_tokens == server.output_tokens and _is_late(server, slowest))

@@ -110,7 +110,7 @@ def _requests(sequences: int) -> int:
 def simulated_rows(simulated: Sequence[SimulatedServer]) -> list[SimulatedRow]:
     """Return the errors of every figure: of all servers, of each engine, and below and above 128 sequences."""
     groups: dict[str, Callable[[PublishedServer], bool]] = {"all": lambda server: True}
-    for engine in sorted({one.server.engine for one in simulated}):
+    for engine in sorted({run.server.engine for run in simulated}):
         groups[engine] = partial(_runs_under, engine)
     groups["up to 128 sequences"] = lambda server: server.concurrency <= 128
     groups["above 128 sequences"] = lambda server: server.concurrency > 128
@@ -119,9 +119,9 @@ def simulated_rows(simulated: Sequence[SimulatedServer]) -> list[SimulatedRow]:
     for figure, (measured_of, forecast_of) in FIGURES.items():
         for name, includes in groups.items():
             pairs = [
-                (measured_of(one.server), forecast_of(one.answer))
-                for one in simulated
-                if includes(one.server) and measured_of(one.server)
+                (measured_of(run.server), forecast_of(run.answer))
+                for run in simulated
+                if includes(run.server) and measured_of(run.server)
             ]
             if pairs:
                 rows.append(_row(figure, name, pairs))
@@ -156,6 +156,6 @@ def simulated_page(rows: Sequence[SimulatedRow]) -> Document:
         ],
         [msgspec.to_builtins(row) for row in rows],
     )
-    whole = [row for row in rows if row.group == "all"]
-    text = ", ".join(f"{row.figure} {row.median:.1%} off, {row.coverage_90:.0%} inside" for row in whole)
+    totals = [row for row in rows if row.group == "all"]
+    text = ", ".join(f"{row.figure} {row.median:.1%} off, {row.coverage_90:.0%} inside" for row in totals)
     return Document(f"Simulated servers: {text}", (), [table], [])

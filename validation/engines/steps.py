@@ -144,24 +144,26 @@ def parts_of(server: PublishedServer, constants: EngineConstants) -> StepParts:
     """Return the parts of a server's times, with the constants of kernels alone."""
     placed = place(server)
     assert placed.kernels is not None
-    found = placed.kernels.step
-    step = EngineStep(found.device, found.engine, found.formats, found.placement, constants)
+    shipped = placed.kernels.step
+    step = EngineStep(shipped.device, shipped.engine, shipped.formats, shipped.placement, constants)
     prompt, answer = server.mean_input, server.mean_output
     longest = round(prompt + answer)
     groups = server.attention_data
     users = float(server.concurrency)
-    own = float(np.ceil(users / groups))
+    of_replica = float(np.ceil(users / groups))
     new = prompt - server.shared_tokens
     prompts_per_token = (users - 1) / groups / answer
     together = max(prompts_per_token, 1.0)
-    decode = Load(tokens=own, all_tokens=users, sampled=own, sequences=own, context=prompt + answer / 2)
+    decode = Load(
+        tokens=of_replica, all_tokens=users, sampled=of_replica, sequences=of_replica, context=prompt + answer / 2
+    )
     alone = Load(tokens=new, all_tokens=new, sampled=1.0, prompts=1.0, length=new, cached=server.shared_tokens)
     mixed = msgspec.structs.replace(
-        decode, tokens=own + together * new, all_tokens=users + together * new, prompts=together, length=new,
+        decode, tokens=of_replica + together * new, all_tokens=users + together * new, prompts=together, length=new,
         cached=server.shared_tokens,
     )  # fmt: skip
     decode_kernels, prompt_kernels = (device_kernels(placed, phase, longest) for phase in ("decode", "prefill"))
-    decoding = [one for one in decode_kernels if one.kernel.rows == "decoding"]
+    decoding = [counted_kernel for counted_kernel in decode_kernels if counted_kernel.kernel.rows == "decoding"]
     return StepParts(
         server,
         _parts(step, decode_kernels, decode),
@@ -419,7 +421,7 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
     company = []
     launch_logs, work_logs = dict(zip(model.launch.names, launch)), dict(zip(model.work.names, work))
     for name in {**launch_logs, **work_logs}:
-        logs = (round(float(found.get(name, 0.0)), 3) for found in (launch_logs, work_logs))
+        logs = (round(float(logs_by_name.get(name, 0.0)), 3) for logs_by_name in (launch_logs, work_logs))
         company.append(Company(*name, False, *logs))
     for name, work_log in zip(model.prompt_work.names, prompt_work):
         company.append(Company(*name, True, 0.0, round(float(work_log), 3)))
@@ -429,8 +431,8 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
         times = {name: float(f"{value:.3g}") for name, value in zip(TYPICAL_HOST, values)}
         if not any(part.server.has_nucleus for part in parts if part.server.engine == engine):
             times["nucleus_logit_s"] = 0.0
-        own = first_errors[has_first & (model.engine_rows[:, row] > 0)]
-        hosts[engine] = Host(**times, first_token_deviation=_spread(own))
+        of_engine = first_errors[has_first & (model.engine_rows[:, row] > 0)]
+        hosts[engine] = Host(**times, first_token_deviation=_spread(of_engine))
     dense = np.array([not part.has_experts for part in parts])
     return msgspec.structs.replace(
         constants, company=tuple(company), hosts=hosts, spread=ServerSpread(_step_deviation(errors), 0.0),
@@ -493,11 +495,11 @@ def source_biases(parts: Sequence[StepParts], constants: EngineConstants) -> Sou
     """Return the biases of all sources."""
     biases = SourceBiases({}, {})
     for source in sorted({part.server.source for part in parts}):
-        own = [part for part in parts if part.server.source == source]
+        of_source = [part for part in parts if part.server.source == source]
         fitted = fit_steps([part for part in parts if part.server.source != source], constants, HELD_OUT_TOLERANCE)
-        errors = [float(np.log(predict_steps(part, fitted)[0] / part.server.step_s)) for part in own]
+        errors = [float(np.log(predict_steps(part, fitted)[0] / part.server.step_s)) for part in of_source]
         biases.every[source] = float(np.median(errors))
-        of_dense = [error for part, error in zip(own, errors) if not part.has_experts]
+        of_dense = [error for part, error in zip(of_source, errors) if not part.has_experts]
         if of_dense:
             biases.dense[source] = float(np.median(of_dense))
     return biases
@@ -509,7 +511,7 @@ def with_source_deviations(fitted: EngineConstants, biases: SourceBiases, held_o
     Mixtures have those of all servers: of the four sources that have them one is off by 36%, which says little of the
     next.
     """
-    every, dense = (between_sources(one, held_out) for one in biases)
+    every, dense = (between_sources(values, held_out) for values in biases)
     return msgspec.structs.replace(
         fitted,
         spread=ServerSpread(fitted.spread.step, every),

@@ -163,10 +163,10 @@ def experts(data: Path) -> Iterator[TimedKernels]:
     """Read layers of experts."""
     frame = _expert_rows(data)
     frame["format"] = frame.moe_dtype.map(EXPERT_FORMATS)
-    for (gpu, engine, name), whole in _groups(frame, "gpu", "engine", "format"):
+    for (gpu, engine, name), all_rows in _groups(frame, "gpu", "engine", "format"):
         if not _has_rates(gpu, name):
             continue
-        group = _without_fallbacks(whole, "kernel_source")
+        group = _without_fallbacks(all_rows, "kernel_source")
         rates, weight_bytes, operand_bytes = kernel_rates(find_device(gpu), name)
         alpha = group.distribution.map(lambda text: 0.0 if text == "balanced" else float(text.rpartition("_")[2]))
         rows, distinct = np.empty(len(group)), np.empty(len(group))
@@ -232,8 +232,8 @@ def grouped_attention(data: Path) -> Iterator[TimedKernels]:
         added = modern[modern.phase == phase]
         added = added.assign(isl=added.q_len, step=added.kv_len - 1)
         frame = pd.concat([frame, added])
-        for (gpu, engine, _, _), whole in _groups(frame, "gpu", "engine", "attn_dtype", "kv_cache_dtype"):
-            group = _without_fallbacks(whole, "kernel_source")
+        for (gpu, engine, _, _), all_rows in _groups(frame, "gpu", "engine", "attn_dtype", "kv_cache_dtype"):
+            group = _without_fallbacks(all_rows, "kernel_source")
             form, cache_bytes, precision = _attention_format(group, "attn_dtype")
             rates, _, _ = kernel_rates(find_device(gpu), precision)
             size = group.head_dim.to_numpy(float)
@@ -406,8 +406,8 @@ def pointwise(data: Path) -> Iterator[TimedKernels]:
     small = small.assign(
         bytes=2 * (small.m * small.n + small.m * small.k + small.n * small.k), seconds=small.latency * 1e-3
     )
-    whole = pd.concat([norms, small[small.bytes < SHORT_BYTES][["gpu", "engine", "bytes", "seconds"]]])
-    for (gpu,), group in _groups(whole, "gpu"):
+    frame = pd.concat([norms, small[small.bytes < SHORT_BYTES][["gpu", "engine", "bytes", "seconds"]]])
+    for (gpu,), group in _groups(frame, "gpu"):
         rates, _, _ = kernel_rates(find_device(gpu), "bf16")
         shapes = {"moved_bytes": group.bytes.to_numpy(float)}
         yield TimedKernels(Cell("pointwise", gpu, "vllm", "bf16"), shapes, rates, group.seconds.to_numpy())

@@ -84,7 +84,7 @@ def fit_prior(kind: str, grouped: Sequence[Grouped]) -> KindPrior:
     by_cause = np.reshape(deviations[: len(causes) * len(levels)], (len(causes), len(levels))).tolist()
     prior = KindPrior(
         {level: list(names) for level, names in levels.items()},
-        {cause: dict(zip(levels, own)) for cause, own in zip(causes, by_cause)},
+        {cause: dict(zip(levels, values)) for cause, values in zip(causes, by_cause)},
         dict(zip(figures, deviations[len(causes) * len(levels) :])),
         len(by_group(grouped)),
         len(rows),
@@ -97,12 +97,12 @@ def with_covering_noise(prior: KindPrior, rows: Sequence[Grouped]) -> KindPrior:
 
     Errors have heavier tails than a normal distribution: some rows are of other versions and settings than they say.
     """
-    points = [point for known in KNOWN for point in forecast_groups(rows, prior, known, seed=0)]
+    points = [point for number_known in KNOWN for point in forecast_groups(rows, prior, number_known, seed=0)]
     noise = {}
     for figure, deviation in prior.noise.items():
-        own = [point for point in points if point.figure == figure]
-        errors = np.abs([point.after for point in own])
-        explained = np.array([point.deviation**2 for point in own]) - deviation**2
+        of_figure = [point for point in points if point.figure == figure]
+        errors = np.abs([point.after for point in of_figure])
+        explained = np.array([point.deviation**2 for point in of_figure]) - deviation**2
         factors = (factor for factor in FACTORS if _covers(errors, explained + (factor * deviation) ** 2))
         noise[figure] = round(deviation * next(factors, FACTORS[-1]), 4)
     return msgspec.structs.replace(prior, noise=noise)
@@ -148,5 +148,5 @@ class _Likelihood:
 def _same(keys: Sequence[tuple[str, ...]]) -> Any:
     """Return the matrix that is 1 where two rows have the same key."""
     numbers: dict[tuple[str, ...], int] = {}
-    found = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-    return (found[:, np.newaxis] == found).astype(np.float64)
+    key_numbers = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    return (key_numbers[:, np.newaxis] == key_numbers).astype(np.float64)

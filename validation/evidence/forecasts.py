@@ -57,19 +57,21 @@ class GroupForecast(msgspec.Struct, frozen=True):
         return self.ends[0] <= self.after <= self.ends[1]
 
 
-def forecast_groups(rows: Sequence[Grouped], prior: KindPrior, known: int, seed: int) -> list[GroupForecast]:
+def forecast_groups(rows: Sequence[Grouped], prior: KindPrior, number_known: int, seed: int) -> list[GroupForecast]:
     """Return the forecasts of all rows of groups but those that are known, which are drawn several times."""
     generator = np.random.default_rng(seed)
     points: list[GroupForecast] = []
-    for number, own in enumerate(by_group(rows).values()):
-        situations = list(dict.fromkeys(row.situation for row in own))
-        if len(situations) <= known:
+    for number, group_rows in enumerate(by_group(rows).values()):
+        situations = list(dict.fromkeys(row.situation for row in group_rows))
+        if len(situations) <= number_known:
             continue
         for _ in range(DRAWS):
-            drawn = generator.choice(len(situations), known, replace=False)
+            drawn = generator.choice(len(situations), number_known, replace=False)
             chosen = {situations[index] for index in drawn}
-            posterior = Posterior(tuple(row for row in own if row.situation in chosen and is_evidence(row)), prior)
-            unknown = [row for row in own if row.situation not in chosen]
+            posterior = Posterior(
+                tuple(row for row in group_rows if row.situation in chosen and is_evidence(row)), prior
+            )
+            unknown = [row for row in group_rows if row.situation not in chosen]
             points += [_forecast(row, posterior, seed * GROUPS + number) for row in unknown]
     return points
 
@@ -86,15 +88,15 @@ def forecast_from_other_devices(
     everything = by_group(rows)
     points: list[GroupForecast] = []
     for number, group in enumerate(groups):
-        own = everything[group]
-        known: list[Observation] = []
+        group_rows = everything[group]
+        of_other_devices: list[Observation] = []
         for others in everything.values():
-            if _is_same_elsewhere(others[0], own[0]):
+            if _is_same_elsewhere(others[0], group_rows[0]):
                 chosen = np.unique(np.linspace(0, len(others) - 1, MOST_OF_OTHERS).astype(int))
-                known += [others[int(index)] for index in chosen]
-        if known:
-            posterior = Posterior(tuple(filter(is_evidence, known)), prior)
-            points += [_forecast(row, posterior, seed * GROUPS + number) for row in own]
+                of_other_devices += [others[int(index)] for index in chosen]
+        if of_other_devices:
+            posterior = Posterior(tuple(filter(is_evidence, of_other_devices)), prior)
+            points += [_forecast(row, posterior, seed * GROUPS + number) for row in group_rows]
     return points
 
 
@@ -107,5 +109,7 @@ def _is_same_elsewhere(one: Observation, other: Observation) -> bool:
 def _forecast(row: Observation, posterior: Posterior, group: int) -> GroupForecast:
     noise = posterior.prior.noise[row.figure]
     log_time, after, before = posterior.factors(row.traits).log_time(row.shares, noise)
-    known = LeftOut(row, row.log_ratio - log_time, after**0.5, before**0.5)
-    return GroupForecast(group, row.figure, row.log_ratio, known.error, known.deviation, known.ends_before, known.ends)
+    left_out = LeftOut(row, row.log_ratio - log_time, after**0.5, before**0.5)
+    return GroupForecast(
+        group, row.figure, row.log_ratio, left_out.error, left_out.deviation, left_out.ends_before, left_out.ends
+    )

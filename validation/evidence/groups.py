@@ -23,15 +23,15 @@ class Grouped(NamedTuple):
 def by_group(rows: Sequence[Grouped]) -> dict[tuple[str, ...], list[Observation]]:
     """Return the rows of each group."""
     groups: dict[tuple[str, ...], list[Observation]] = {}
-    for one in rows:
-        groups.setdefault(one.group, []).append(one.row)
+    for grouped in rows:
+        groups.setdefault(grouped.group, []).append(grouped.row)
     return groups
 
 
 def thinned(rows: Sequence[Grouped]) -> list[Observation]:
     """Return at most `MOST_OF_GROUP` rows of each group, evenly spread."""
-    found = []
-    for own in by_group(rows).values():
-        for index in np.unique(np.linspace(0, len(own) - 1, MOST_OF_GROUP).astype(int)):
-            found.append(own[int(index)])
-    return found
+    observations = []
+    for group_rows in by_group(rows).values():
+        for index in np.unique(np.linspace(0, len(group_rows) - 1, MOST_OF_GROUP).astype(int)):
+            observations.append(group_rows[int(index)])
+    return observations

@@ -64,26 +64,28 @@ class EvidenceErrors(msgspec.Struct, frozen=True):
 def validate_evidence(kind: str, rows: Sequence[Grouped]) -> list[EvidenceErrors]:
     """Return the errors of groups of a kind of question, by figure and by how many measurements are known."""
     groups = list(by_group(rows))
-    points: dict[int, list[GroupForecast]] = {known: [] for known in (*KNOWN, ANOTHER_DEVICE)}
+    points: dict[int, list[GroupForecast]] = {number_known: [] for number_known in (*KNOWN, ANOTHER_DEVICE)}
     for fold in range(FOLDS):
         left_out = set(groups[fold::FOLDS])
-        others = [one for one in rows if one.group not in left_out]
+        others = [grouped for grouped in rows if grouped.group not in left_out]
         prior = fit_prior(kind, others)
-        for known in KNOWN:
-            points[known] += forecast_groups([one for one in rows if one.group in left_out], prior, known, fold)
+        for number_known in KNOWN:
+            points[number_known] += forecast_groups(
+                [grouped for grouped in rows if grouped.group in left_out], prior, number_known, fold
+            )
         points[ANOTHER_DEVICE] += forecast_from_other_devices(groups[fold::FOLDS], rows, prior, fold)
-    figures = list(dict.fromkeys(one.row.figure for one in rows))
+    figures = list(dict.fromkeys(grouped.row.figure for grouped in rows))
     return [
-        _errors(kind, figure, known, own)
+        _errors(kind, figure, number_known, of_figure)
         for figure in figures
-        for known, found in points.items()
-        if (own := [point for point in found if point.figure == figure])
+        for number_known, forecasts in points.items()
+        if (of_figure := [point for point in forecasts if point.figure == figure])
     ]
 
 
-def _errors(kind: str, figure: str, known: int, points: Sequence[GroupForecast]) -> EvidenceErrors:
-    before, after = (np.abs(np.expm1([-getattr(one, name) for one in points])) for name in ("before", "after"))
-    numbers = np.array([one.group for one in points])
+def _errors(kind: str, figure: str, number_known: int, points: Sequence[GroupForecast]) -> EvidenceErrors:
+    before, after = (np.abs(np.expm1([-getattr(point, name) for point in points])) for name in ("before", "after"))
+    numbers = np.array([point.group for point in points])
     large = [number for number in np.unique(numbers) if before[numbers == number].mean() > LARGE_ERROR]
     is_large = np.isin(numbers, large)
 
@@ -96,7 +98,7 @@ def _errors(kind: str, figure: str, known: int, points: Sequence[GroupForecast])
     return EvidenceErrors(
         kind=kind,
         figure=figure,
-        known=known,
+        known=number_known,
         groups=len(np.unique(numbers)),
         points=len(points),
         before=mean(before),
@@ -106,7 +108,7 @@ def _errors(kind: str, figure: str, known: int, points: Sequence[GroupForecast])
         large_after=mean(after[is_large]),
         large_median_before=median(before[is_large]),
         large_median_after=median(after[is_large]),
-        coverage_before_90=float(np.mean([one.is_inside_before for one in points])),
-        coverage_90=float(np.mean([one.is_inside for one in points])),
-        width=float(np.median([one.width for one in points])),
+        coverage_before_90=float(np.mean([point.is_inside_before for point in points])),
+        coverage_90=float(np.mean([point.is_inside for point in points])),
+        width=float(np.median([point.width for point in points])),
     )

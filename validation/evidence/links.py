@@ -31,11 +31,11 @@ from .groups import Grouped
 
 def measured_collectives(data: Path) -> list[Grouped]:
     """Return the published collectives, with the machine and the operation that each is of."""
-    found = []
+    grouped = []
     for (platform, operation), exchanges in by_operation(published_exchanges(data / "measured").exchanges).items():
         link = rate_without(platform, operation)
-        found += [_grouped(exchange, link) for exchange in exchanges]
-    return found
+        grouped += [_grouped(exchange, link) for exchange in exchanges]
+    return grouped
 
 
 def rate_without(platform: str, operation: str) -> LinkRate:

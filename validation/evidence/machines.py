@@ -19,22 +19,24 @@ from .groups import Grouped
 def measured_machines(data: Path) -> list[Grouped]:
     """Return the published speeds, with the machine that each is of."""
     rows = read_rows(data)
-    found: list[Grouped] = []
+    grouped: list[Grouped] = []
     for backend in BACKENDS:
-        own = [row for row in rows if row.backend == backend]
+        of_backend = [row for row in rows if row.backend == backend]
         forecasts: dict[str, list[LocalForecast]] = {}
         constants_without: dict[str, BackendConstants] = {}
-        for device in dict.fromkeys(row.device for row in own):
-            constants = make_constants(backend, fit(backend, [row for row in own if row.device != device]))
+        for device in dict.fromkeys(row.device for row in of_backend):
+            constants = make_constants(backend, fit(backend, [row for row in of_backend if row.device != device]))
             constants_without[device] = constants
-            forecasts[device] = [LocalForecast(row, predict_s(row, constants)) for row in own if row.device == device]
-        by_source = hold_out_sources(backend, own)
+            forecasts[device] = [
+                LocalForecast(row, predict_s(row, constants)) for row in of_backend if row.device == device
+            ]
+        by_source = hold_out_sources(backend, of_backend)
         for device, constants in constants_without.items():
             elsewhere = [each for other, each_own in forecasts.items() if other != device for each in each_own]
             elsewhere += [each for each in by_source if each.row.device != device]
             deviations = {phase: deviation_of(phase, elsewhere) for phase in PHASES}
-            found += [_grouped(each, constants, deviations[each.row.phase]) for each in forecasts[device]]
-    return found
+            grouped += [_grouped(each, constants, deviations[each.row.phase]) for each in forecasts[device]]
+    return grouped
 
 
 def _grouped(forecast: LocalForecast, constants: BackendConstants, deviation: float) -> Grouped:

@@ -23,7 +23,7 @@ def measured_pictures(data: Path) -> list[Grouped]:
 
     What users submit is of many machines under the name of one device, and says nothing of any of them.
     """
-    return [one for row, constants in rows_with_constants(data) for one in grouped(row, constants)]
+    return [observation for row, constants in rows_with_constants(data) for observation in grouped(row, constants)]
 
 
 def rows_with_constants(data: Path) -> Iterator[tuple[PictureMeasurement, DiffusionConstants]]:
@@ -31,7 +31,7 @@ def rows_with_constants(data: Path) -> Iterator[tuple[PictureMeasurement, Diffus
     measured = [row for row in mlenergy_rows(data) if row.gpus == 1]
     pieces = [pieces_of(row) for row in measured]
     for gpu in dict.fromkeys(row.gpu for row in measured):
-        fitted = fit_one_device([one for one in pieces if one.row.gpu != gpu])
+        fitted = fit_one_device([piece for piece in pieces if piece.row.gpu != gpu])
         constants = msgspec.structs.replace(diffusion_constants(), **fitted)
         yield from ((row, constants) for row in measured if row.gpu == gpu)
     yield from ((row, diffusion_constants()) for row in project_rows(data))

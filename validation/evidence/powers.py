@@ -15,18 +15,18 @@ from .groups import Grouped
 
 def measured_watts(data: Path) -> list[Grouped]:
     """Return the published watts of devices below their limit, with the deployment that each is of."""
-    found = []
+    grouped = []
     for fold in folds_of(measured_powers(data), "device"):
         model = with_scatter(fold.model, shipped_scatters())
-        for number, one in enumerate(fold.measured):
-            power, shares = held_out_power(model, one), one.activity.shares_of(one.time_s)
+        for number, measured in enumerate(fold.measured):
+            power, shares = held_out_power(model, measured), measured.activity.shares_of(measured.time_s)
             if is_at_limit(power, shares):
                 continue
-            traits = power_traits(one.device.id, one.model, one.source)
+            traits = power_traits(measured.device.id, measured.model, measured.source)
             low_w, high_w = map(float, power.interval_w(shares))
             row = Observation(
-                KIND, WATTS, f"{number}", traits, one.power_w, float(power.watts(shares)), power_shares(power, shares),
-                (low_w, high_w),
+                KIND, WATTS, f"{number}", traits, measured.power_w, float(power.watts(shares)),
+                power_shares(power, shares), (low_w, high_w),
             )  # fmt: skip
-            found.append(Grouped(one.series, row))  # type: ignore[arg-type]
-    return found
+            grouped.append(Grouped(measured.series, row))  # type: ignore[arg-type]
+    return grouped

@@ -31,14 +31,14 @@ def measured_servers(data: Path) -> list[Grouped]:
     shipped = engine_constants()
     alone = msgspec.structs.replace(shipped, company=(), hosts={})
     parts = [parts_of(server, alone) for server in published_servers(data) if is_fitted(server)]
-    found: list[Grouped] = []
+    figures: list[Grouped] = []
     for network in sorted({part.server.network for part in parts}):
         others = [part for part in parts if part.server.network != network]
         fitted = fit_steps(others, alone, HELD_OUT_TOLERANCE)
         for part in parts:
             if part.server.network == network:
-                found += _figures(part, fitted)
-    return found
+                figures += _figures(part, fitted)
+    return figures
 
 
 def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:

@@ -39,8 +39,8 @@ def _steps_of_sources(data: Path) -> Iterator[Grouped]:
     timed = hold_out.TimedSteps(steps)
     for source in dict.fromkeys(step.source for step in steps if step.source != BRIDGE):
         fitted = hold_out.fit(timed.select([index for index, step in enumerate(steps) if step.source != source]))
-        own = timed.select(_thinned(steps, source))
-        for step, job in own.jobs_with(fitted):
+        of_source = timed.select(_thinned(steps, source))
+        for step, job in of_source.jobs_with(fitted):
             topology, settings = hold_out.topology_and_settings(step)
             situation = f"{step.length} {step.batch_size} {step.workers} {step.split}"
             yield _grouped(step.source, job, topology, settings, step.batch_size, "3d", situation, step.time_s,
@@ -56,10 +56,13 @@ def _thinned(steps: Iterable[TrainedStep], source: str) -> list[int]:
     for index, step in enumerate(steps):
         if step.source == source:
             by_network.setdefault((step.model, step.gpu), []).append(index)
-    found: list[int] = []
-    for own in by_network.values():
-        found += [own[int(place)] for place in np.unique(np.linspace(0, len(own) - 1, MOST_OF_GROUP).astype(int))]
-    return found
+    chosen: list[int] = []
+    for of_network in by_network.values():
+        chosen += [
+            of_network[int(place)]
+            for place in np.unique(np.linspace(0, len(of_network) - 1, MOST_OF_GROUP).astype(int))
+        ]
+    return chosen
 
 
 def _steps_of_bridge(data: Path) -> Iterator[Grouped]:

@@ -83,26 +83,26 @@ class SplitRow(GroupErrors, frozen=True, kw_only=True):
 
 def measured_rows(data: Path) -> list[MeasuredSplit]:
     """Return the measured rows, each once."""
-    found: dict[tuple[Any, ...], MeasuredSplit] = {}
+    splits: dict[tuple[Any, ...], MeasuredSplit] = {}
     for row in rows_of(data / TABLE):
         gpu, engine = row["gpu"].split("_")[0], ENGINES[row["engine"]]
         key = (gpu, engine, row["precision"], int(row["isl"]), int(row["osl"]), int(float(row["concurrency"])))
         prefill, decode = int(float(row["prefill_tp_size"])), int(float(row["decode_tp_size"]))
         experts = int(float(row["prefill_moe_ep_size"]))
         candidates = tuple(
-            one
-            for one in recipes()
-            if one[:6] == key
-            and (one.prefill.tensor, one.prefill.experts, one.decode.tensor) == (prefill, experts, decode)
+            recipe
+            for recipe in recipes()
+            if recipe[:6] == key
+            and (recipe.prefill.tensor, recipe.prefill.experts, recipe.decode.tensor) == (prefill, experts, decode)
         )
         is_published = bool(candidates)
         if not candidates:
             candidates = _assumed(key, prefill, decode, experts)
         ttft_s, tpot_s = float(row["ttft_ms"]) / 1e3, float(row["tpot_ms"]) / 1e3
-        found[(*key, ttft_s, tpot_s)] = MeasuredSplit(
+        splits[(*key, ttft_s, tpot_s)] = MeasuredSplit(
             gpu, engine, row["precision"], ttft_s, tpot_s, candidates, is_published
         )
-    return list(found.values())
+    return list(splits.values())
 
 
 def _assumed(key: tuple[str, str, str, int, int, int], prefill: int, decode: int, experts: int) -> tuple[Recipe, ...]:
@@ -181,23 +181,23 @@ def _traffic(recipe: Recipe) -> Traffic:
 
 def forecast_all(rows: Sequence[MeasuredSplit]) -> tuple[list[tuple[MeasuredSplit, SplitForecast]], list[str]]:
     """Return the rows with their forecasts, and why others have none."""
-    known: dict[Recipe, SplitForecast | str] = {}
+    forecast_of: dict[Recipe, SplitForecast | str] = {}
     pairs, refused = [], []
     for row in rows:
         forecasts = []
         for recipe in row.candidates:
-            if recipe not in known:
+            if recipe not in forecast_of:
                 try:
-                    known[recipe] = forecast(recipe)
+                    forecast_of[recipe] = forecast(recipe)
                 except PaleoError as error:
-                    known[recipe] = str(error)
-            found = known[recipe]
-            if isinstance(found, str):
-                refused.append(f"{row.engine} on {row.gpu}, {recipe.concurrency} users: {found}")
+                    forecast_of[recipe] = str(error)
+            outcome = forecast_of[recipe]
+            if isinstance(outcome, str):
+                refused.append(f"{row.engine} on {row.gpu}, {recipe.concurrency} users: {outcome}")
             else:
-                forecasts.append(found)
+                forecasts.append(outcome)
         if forecasts:
-            pairs.append((row, min(forecasts, key=lambda one: abs(np.log(one.tpot_s[1] / row.tpot_s)))))
+            pairs.append((row, min(forecasts, key=lambda candidate: abs(np.log(candidate.tpot_s[1] / row.tpot_s)))))
     return pairs, sorted(set(refused))
 
 

@@ -66,9 +66,9 @@ def _figure(name: str) -> Callable[[Simulation], float]:
         """Return the figure of a simulation."""
         prompts = int(done.traffic.input_tokens.sum())
         deployment = done.prepared.deployment
-        found = measure_figures(done.simulated, deployment, prompts)[name]
-        assert found is not None
-        return found
+        figure = measure_figures(done.simulated, deployment, prompts)[name]
+        assert figure is not None
+        return figure
 
     return value
 
@@ -254,14 +254,16 @@ def _forecast(gain: Gain, options: Mapping[str, Any], done: dict[str, Simulation
 
 def _published(table: Sequence[Mapping[str, str]], gain: Gain, setting: str) -> float:
     """Return the figure of the one row that a gain names; raise BadFile if there is none, or several differ."""
-    found = {
+    values = {
         row[gain.figure.column]
         for row in table
         if row[gain.figure.column] and setting in row["setting"] and _contains(row, gain.rows)
     }
-    if len(found) != 1:
-        raise BadFile(f"{TABLE}: {len(found)} values of {gain.figure.column} for {gain.name}, {setting}: one is needed")
-    return float(found.pop().split()[0])
+    if len(values) != 1:
+        raise BadFile(
+            f"{TABLE}: {len(values)} values of {gain.figure.column} for {gain.name}, {setting}: one is needed"
+        )
+    return float(values.pop().split()[0])
 
 
 def _contains(row: Mapping[str, str], texts: Mapping[str, str]) -> bool:

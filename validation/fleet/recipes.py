@@ -45,17 +45,17 @@ class Recipe(NamedTuple):
 @cache
 def recipes() -> tuple[Recipe, ...]:
     """Return all deployments, one per number of users."""
-    found = []
+    published = []
     for row in rows_of(FILE):
         prefill, decode = _pool(row, "prefill"), _pool(row, "decode")
         for users in row["concurrency"].split():
-            found.append(
+            published.append(
                 Recipe(
                     row["gpu"], row["engine"], row["precision"], int(row["input_tokens"]), int(row["output_tokens"]),
                     int(users), int(row["drafted"]), prefill, decode,
                 )
             )  # fmt: skip
-    return tuple(found)
+    return tuple(published)
 
 
 def _pool(row: dict[str, str], name: str) -> PoolSize:

@@ -86,8 +86,8 @@ def _rows(kind: str, groups: Sequence[DeviceData], includes: Callable[[str, str]
         traits, runs = group.traits, group.runs
         if not includes(traits.id, group.precision):
             continue
-        others = [one for one in evidence if one.chip != traits.chip]
-        has_evidence = any((one.unit, one.precision) == (traits.unit, traits.precision) for one in others)
+        others = [row for row in evidence if row.chip != traits.chip]
+        has_evidence = any((row.unit, row.precision) == (traits.unit, traits.precision) for row in others)
         prior = prior_from_evidence(traits, others)
         folds = [np.arange(part, len(runs), FOLDS) for part in range(FOLDS)]
         same = error_statistics(runs.measured_s, *predict_held_out(runs, [prior] * FOLDS, folds, group.scatter))
@@ -124,9 +124,9 @@ def operations_page(rows: Sequence[DeviceRow]) -> Document:
     ]
     facts = []
     for kind in sorted({row.kind for row in rows}):
-        own = [row for row in rows if row.kind == kind]
-        out = [row.out for row in own if row.out is not None]
-        text = f"{np.mean([row.same for row in own]):.1%} on other shapes of the device"
+        of_kind = [row for row in rows if row.kind == kind]
+        out = [row.out for row in of_kind if row.out is not None]
+        text = f"{np.mean([row.same for row in of_kind]):.1%} on other shapes of the device"
         text += f", {np.mean(out):.1%} with the chip held out" if out else ""
         facts.append((kind, text))
     headline = f"single operations of {len({row.gpu for row in rows})} devices, {sum(row.points for row in rows)} timed"

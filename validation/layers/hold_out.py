@@ -91,7 +91,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
         del baseline_s["per_class_ppp"]
         kinds = [(each.kind, each.phase) for each in group]
         for kind, phase in sorted(set(kinds)):
-            is_own = np.array([one == (kind, phase) for one in kinds])
+            is_own = np.array([kind_and_phase == (kind, phase) for kind_and_phase in kinds])
             if is_own.sum() < FEWEST:
                 continue
             measured = runs.measured_s[is_own]

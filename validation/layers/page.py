@@ -59,8 +59,8 @@ def layer_validation_page(
     names = sorted({(row.source.split(" ")[0], row.kind) for row in rows})
     facts = []
     for source, kind in names:
-        own = [row for row in rows if row.kind == kind and row.source.startswith(source + " ")]
-        facts.append((f"{source}, {kind}", _summary(own)))
+        group = [row for row in rows if row.kind == kind and row.source.startswith(source + " ")]
+        facts.append((f"{source}, {kind}", _summary(group)))
     facts.append(("within", f"{coverage(rows):.0%} of {len(points)} layers lie in their 90% interval"))
     error = f"{mean_error(rows):.1%} mean absolute error"
     headline = f"one fifth of the shapes held out: {error} over {len(rows)} groups of layers"

@@ -58,8 +58,8 @@ def _step(row: dict[str, str], kind: str, layer: Layer, transposes: tuple[Layer,
     target = Layer("target", "copy", (y,) * reads, (y,) * writes)
     update = [TimedOperation(variable, "forward") for variable in (inputs, target)]
     update += [TimedOperation(_fixed_copy(shape, reads, writes), "update") for shape in layer.weights]
-    whole = [*forward, *(TimedOperation(each, "forward") for each in loss), *back, *update]
-    return OperationReading(source, f"{kind} training", kind, "training", batch_size, tuple(whole))
+    operations = [*forward, *(TimedOperation(each, "forward") for each in loss), *back, *update]
+    return OperationReading(source, f"{kind} training", kind, "training", batch_size, tuple(operations))
 
 
 def _transpose(shape: tuple[int, ...]) -> Layer:

@@ -108,9 +108,9 @@ def hold_out_sources(backend: str, rows: Sequence[LocalMeasurement]) -> list[Loc
     """Return the forecast of each row, from other sources and other devices than those of its source."""
     parts = []
     for source in dict.fromkeys(map(source_of, rows)):
-        own = [row for row in rows if source_of(row) == source]
-        devices = {row.device for row in own}
-        parts.append(([row for row in rows if source_of(row) != source and row.device not in devices], own))
+        of_source = [row for row in rows if source_of(row) == source]
+        devices = {row.device for row in of_source}
+        parts.append(([row for row in rows if source_of(row) != source and row.device not in devices], of_source))
     return _hold_out(backend, rows, parts)
 
 
@@ -137,7 +137,7 @@ def mean_over_devices(forecasts: Sequence[LocalForecast]) -> float:
     by_device: dict[tuple[str, str], list[float]] = {}
     for each in forecasts:
         by_device.setdefault((each.row.device, each.row.backend), []).append(abs(each.error))
-    return float(np.mean([np.mean(own) for own in by_device.values()])) if by_device else float("nan")
+    return float(np.mean([np.mean(errors) for errors in by_device.values()])) if by_device else float("nan")
 
 
 def _errors(
@@ -169,16 +169,18 @@ def validate_local(data: Path) -> list[LocalErrors]:
         for held_out, function in HELD_OUT.items()
     }
     pooled = {backend: [each for by_name in forecasts.values() for each in by_name[backend]] for backend in BACKENDS}
-    deviations = {phase: {backend: deviation_of(phase, own) for backend, own in pooled.items()} for phase in PHASES}
+    deviations = {
+        phase: {backend: deviation_of(phase, of_group) for backend, of_group in pooled.items()} for phase in PHASES
+    }
     of_llama_cpp = [backend for backend in BACKENDS if backend not in OF_OTHER_ENGINES]
     groups = {**{backend: [backend] for backend in BACKENDS}, "llama.cpp, all": of_llama_cpp}
     rows = []
     for held_out, by_name in forecasts.items():
         for name, backends in groups.items():
             for phase in PHASES:
-                own = [each for backend in backends for each in by_name[backend] if each.row.phase == phase]
-                if own:
-                    rows.append(_errors(held_out, name, phase, own, deviations[phase]))
+                of_group = [each for backend in backends for each in by_name[backend] if each.row.phase == phase]
+                if of_group:
+                    rows.append(_errors(held_out, name, phase, of_group, deviations[phase]))
     return rows
 
 
@@ -197,9 +199,9 @@ def local_page(rows: Sequence[LocalErrors]) -> Document:
         ],
         [msgspec.structs.asdict(row) for row in rows],
     )
-    whole = {row.phase: row for row in rows if row.backend not in BACKENDS and row.held_out == "device"}
+    totals = {row.phase: row for row in rows if row.backend not in BACKENDS and row.held_out == "device"}
     headline = "; ".join(
         f"{phase} {row.mape_by_device:.1%} off in the mean over {row.devices} devices, {row.coverage_90:.0%} within 90%"
-        for phase, row in whole.items()
+        for phase, row in totals.items()
     )
     return Document(f"Tokens per second under llama.cpp: {headline}", (), [table], (), table)

@@ -32,9 +32,9 @@ def predict_rate(line: dict[str, str]) -> float:
     contents = read_contents(find_network(line["network"]), line["weights"])
     placed = place(contents, int(line["gpu_layers"]), int(line["cpu_expert_blocks"]))
     backends = local_constants().backends
-    own = backends[LOCAL_ENGINES["llama.cpp"].backend_of(device, line["backend"])]
+    of_device = backends[LOCAL_ENGINES["llama.cpp"].backend_of(device, line["backend"])]
     context = int(line["context"]) + int(line["tokens"]) / 2
-    device_s = device_token_s(contents, placed, device, own, context)
+    device_s = device_token_s(contents, placed, device, of_device, context)
     return 1 / (device_s + host_token_s(contents, placed, cpu, backends["cpu"], context))
 
 
@@ -73,8 +73,8 @@ def compare_page(data: Path | None) -> Document:
     """Return the page of the speeds, and of the errors of those with a named and with an assumed processor."""
     speeds = offloaded_speeds()
     by_host = {
-        "processor named": [one for one in speeds if one.host.startswith("named")],
-        "processor assumed": [one for one in speeds if not one.host.startswith("named")],
+        "processor named": [speed for speed in speeds if speed.host.startswith("named")],
+        "processor assumed": [speed for speed in speeds if not speed.host.startswith("named")],
     }
     columns = [
         Column("network", "network", left=True),
@@ -86,6 +86,6 @@ def compare_page(data: Path | None) -> Document:
     ]
     return Document(
         f"Partly or wholly in the memory of the host: {describe_errors(speeds)}",
-        [(name, describe_errors(own)) for name, own in by_host.items()],
-        [Table("Tokens per second of answers", columns, [msgspec.structs.asdict(one) for one in speeds])],
+        [(name, describe_errors(speeds_of_host)) for name, speeds_of_host in by_host.items()],
+        [Table("Tokens per second of answers", columns, [msgspec.structs.asdict(speed) for speed in speeds])],
     )

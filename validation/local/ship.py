@@ -29,11 +29,13 @@ def ship_local(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     rows = read_rows(data)
     constants = {}
     for backend in BACKENDS:
-        own = [row for row in rows if row.backend == backend]
-        forecasts = hold_out_devices(backend, own)
-        pooled = [*forecasts, *hold_out_sources(backend, own)]
+        of_backend = [row for row in rows if row.backend == backend]
+        forecasts = hold_out_devices(backend, of_backend)
+        pooled = [*forecasts, *hold_out_sources(backend, of_backend)]
         deviations = {phase: deviation_of(phase, pooled) for phase in PHASES}
-        constants[backend] = make_constants(backend, fit(backend, own), deviations["decode"], deviations["prompt"])
+        constants[backend] = make_constants(
+            backend, fit(backend, of_backend), deviations["decode"], deviations["prompt"]
+        )
         errors = [
             f"{phase} {mean_over_devices([each for each in forecasts if each.row.phase == phase]):.1%}"
             for phase in deviations

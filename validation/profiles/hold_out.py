@@ -132,13 +132,13 @@ def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: 
     smallest, *others = sorted(sizes)
     model = _ClassModel(Workload(architecture, precision), rates_of(Machine(device), precision),
                         _without_host(device_prior(device, precision)), smallest)  # fmt: skip
-    known = _by_class(sizes[smallest], architecture)
+    smallest_classes = _by_class(sizes[smallest], architecture)
     rows = []
     for batch_size in others:
         classes = []
         for (name, phase), measured in _by_class(sizes[batch_size], architecture).items():
-            if (name, phase) in known:
-                fitted = known[name, phase]
+            if (name, phase) in smallest_classes:
+                fitted = smallest_classes[name, phase]
                 predicted_s, deviation = model.predict(fitted, phase, batch_size)
                 sums = (float(measured.times_s.sum()), predicted_s, deviation)
                 classes.append(_Class(name, phase, len(fitted.times_s), *sums))
@@ -195,7 +195,7 @@ def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str
     for phase in ("forward", "backward"):
         for kind, name in _CLASS_OF_KIND.items():
             sums = [times.seconds[kind, phase] for times in profiles if (kind, phase) in times.seconds]
-            layers = [index for index, own in enumerate(classes) if own == name]
+            layers = [index for index, of_class in enumerate(classes) if of_class == name]
             if sums and layers and (name, phase) not in times_by_class:
                 times_by_class[name, phase] = _Measured([layers], np.array([np.median(sums)]))
         convolutions = [i for i, layer in enumerate(network.layers) if is_convolution(layer)]
@@ -207,9 +207,9 @@ def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str
             continue
         medians = dict(zip(ordered, np.median(np.array(single), axis=0).tolist()))
         for name in sorted({class_of_convolution(network.layers[index]) for index in convolutions}):
-            own = [index for index in convolutions if classes[index] == name]
+            of_class = [index for index in convolutions if classes[index] == name]
             times_by_class[name, phase] = _Measured(
-                [[index] for index in own], np.array([medians[index] for index in own])
+                [[index] for index in of_class], np.array([medians[index] for index in of_class])
             )
     return times_by_class
 
@@ -224,9 +224,9 @@ class _ClassModel(msgspec.Struct, frozen=True, eq=False):
 
     def predict(self, measured: _Measured, phase: str, batch_size: int) -> tuple[float, float]:
         """Return the seconds of all layers of a class at another batch size, and the deviation of their logarithm."""
-        whole = features_of(self.workload.with_changes(phase=phase, batch_size=self.batch_size))
+        features = features_of(self.workload.with_changes(phase=phase, batch_size=self.batch_size))
         runs = stack_features(
-            [_select_layers(whole, layers) for layers in measured.layers], self.rates, measured.times_s.tolist()
+            [_select_layers(features, layers) for layers in measured.layers], self.rates, measured.times_s.tolist()
         )
         # A single time determines only one parameter, which should follow it.
         wide = SINGLE_TIME_WIDENING if len(runs) == 1 else 1.0

@@ -83,11 +83,11 @@ def comparison_page(rows: Sequence[ProfilePrediction]) -> Document:
     )
     facts = []
     for model in dict.fromkeys(row.model for row in rows):
-        own = [row for row in rows if row.model == model]
-        error = sum(abs(row.error) for row in own) / len(own)
-        inside = sum(row.low_s <= row.measured_s <= row.high_s for row in own)
-        ratio = sharpness([row.low_s for row in own], [row.high_s for row in own])
-        text = f"{error:.1%} mean absolute error, {inside} of {len(own)} in their 90% interval"
+        of_model = [row for row in rows if row.model == model]
+        error = sum(abs(row.error) for row in of_model) / len(of_model)
+        inside = sum(row.low_s <= row.measured_s <= row.high_s for row in of_model)
+        ratio = sharpness([row.low_s for row in of_model], [row.high_s for row in of_model])
+        text = f"{error:.1%} mean absolute error, {inside} of {len(of_model)} in their 90% interval"
         facts.append((model, f"{text}, a ratio of {ratio:.2f} between its ends (median)"))
     return Document("models fitted to some profiles predict the others", facts, [table], (), table)
 

@@ -86,31 +86,34 @@ def pieces_of(row: RlMeasurement) -> RlPieces:
     """Return the pieces of a step."""
     shipped = rl_constants()
     without = msgspec.structs.replace(shipped, **WITHOUT)
-    found = predict_rl(row.question, without)
-    rollouts, transfer, deployment = found.parts.rollouts, found.parts.transfer, found.deployment
+    predicted = predict_rl(row.question, without)
+    rollouts, transfer, deployment = predicted.parts.rollouts, predicted.parts.transfer, predicted.deployment
     assert rollouts is not None and transfer is not None and deployment is not None
     kernels = deployment.on_device.kernels
     exchanges = 0
-    if kernels is not None and row.question.rollout_tensor > found.devices.topology.devices_per_node:
+    if kernels is not None and row.question.rollout_tensor > predicted.devices.topology.devices_per_node:
         counted = kernels.of_iteration("decode", 1)
-        exchanges = sum(one.count for one in counted if isinstance(one.kernel, ExchangeKernel)) * rollouts.iterations
+        exchanges = (
+            sum(launched.count for launched in counted if isinstance(launched.kernel, ExchangeKernel))
+            * rollouts.iterations
+        )
     return RlPieces(
         row=row,
-        kernels_s=found.step.phases["generation"],
+        kernels_s=predicted.step.phases["generation"],
         iterations=rollouts.iterations,
-        tokens=(found.mean_tokens - row.question.prompt_tokens) * row.question.samples / rollouts.engines,
+        tokens=(predicted.mean_tokens - row.question.prompt_tokens) * row.question.samples / rollouts.engines,
         exchanges=exchanges,
-        is_coherent=has_coherent_host(found.devices.device),
-        is_blackwell=found.devices.device.architecture == BLACKWELL,
-        passes_s=found.step.trainer_s,
+        is_coherent=has_coherent_host(predicted.devices.device),
+        is_blackwell=predicted.devices.device.architecture == BLACKWELL,
+        passes_s=predicted.step.trainer_s,
         tensors=transfer.tensors,
         wire_s=transfer.time_s,
-        swap_s=found.parts.swap_s,
+        swap_s=predicted.parts.swap_s,
         samples=row.question.samples,
         steps_off=row.question.steps_off,
-        share=share_of(row, found.devices),
+        share=share_of(row, predicted.devices),
         is_narrow=row.question.rollout_precision == "fp8",
-        is_colocated=found.devices.is_colocated,
+        is_colocated=predicted.devices.is_colocated,
     )
 
 

@@ -49,8 +49,8 @@ def parts_of(rows: Sequence[RlMeasurement], constants: RlConstants) -> list[Fitt
 def _transfer_part(row: RlMeasurement, constants: RlConstants) -> FittedPart:
     """Return the transfer of a row; in that of a whole step the engines wake on the same devices."""
     bare = dict.fromkeys(("tensor_s", "resharded_tensor_s", "converted_s", "handover_s"), 0.0)
-    whole = dict.fromkeys(SHARES.values(), 1.0)
-    wires = predict_transfer(row.question, msgspec.structs.replace(constants, **bare, **whole))
+    full_shares = dict.fromkeys(SHARES.values(), 1.0)
+    wires = predict_transfer(row.question, msgspec.structs.replace(constants, **bare, **full_shares))
     share = share_of(row, find_devices(row.question))
     scaled = {
         "resharded_tensor_s" if path_of(row) == RESHARDED else "tensor_s": float(wires.tensors),

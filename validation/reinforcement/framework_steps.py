@@ -270,7 +270,7 @@ def _question(row: dict[str, str], **changes: Any) -> pl.Rl:
     if algorithm is None:
         raise _Missing(f"the algorithm {row['algorithm']} has no record")
     prompt_tokens = round(float(row["prompt_tokens_mean"] or ASSUMED_PROMPT_TOKENS))
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "network": _network_of(row["model"]),
         "gpu": _device_of(row["device"]),
         "workers": int(row["gpus"] or 8),
@@ -294,7 +294,7 @@ def _question(row: dict[str, str], **changes: Any) -> pl.Rl:
         "rollout_precision": "fp8" if row["precision_rollout"] in ("fp8", "mxfp8") else None,
         "reference": row["reference_model"].startswith("yes") if row["reference_model"] else None,
     }
-    return pl.Rl(**{**asked, **changes})
+    return pl.Rl(**{**options, **changes})
 
 
 def _device_of(text: str) -> str:

@@ -98,11 +98,11 @@ def validate_rl(data: Path) -> RlValidation:
                 judged.append(forecast(row, constants))
             except PaleoError as error:
                 refused.append(Refused(row.source, str(error)))
-    steps = [one for one in judged if one.step is not None]
-    for framework in sorted({one.row.framework for one in steps}):
-        rows.append(errors_of(SOURCE, [one for one in steps if one.row.framework == framework], framework))
+    steps = [case for case in judged if case.step is not None]
+    for framework in sorted({case.row.framework for case in steps}):
+        rows.append(errors_of(SOURCE, [case for case in steps if case.row.framework == framework], framework))
     rows.append(errors_of(SOURCE, steps, ALL))
-    rows += [found for phase in PHASES if (found := phase_errors(phase, judged)) is not None]
+    rows += [errors for phase in PHASES if (errors := phase_errors(phase, judged)) is not None]
     return RlValidation(rows, _reasons(refused))
 
 
@@ -148,7 +148,7 @@ def _forecasts(steps: Sequence[tuple[RlMeasurement, RlConstants]]) -> list[Judge
 
 def errors_of(held_out: str, judged: Sequence[Judged], source: str = "NeMo-RL's performance summaries") -> RlErrors:
     """Return the errors of steps."""
-    times = [(one.step, one.row.time_s) for one in judged if one.step is not None and one.row.time_s is not None]
+    times = [(case.step, case.row.time_s) for case in judged if case.step is not None and case.row.time_s is not None]
     errors = _errors(held_out, source, "step", [(step.time_s, measured_s) for step, measured_s in times])
     return msgspec.structs.replace(
         errors,
@@ -186,9 +186,9 @@ def ordered_share(judged: Sequence[Judged]) -> float | None:
 def phase_errors(phase: str, judged: Sequence[Judged]) -> RlErrors | None:
     """Return the errors of a phase, of which one number is published where several passes run; None if none is."""
     pairs = [
-        (one.phases.get(phase, 0.0), one.row.phases[phase])
-        for one in judged
-        if one.row.phases.get(phase) and one.phases.get(phase)
+        (case.phases.get(phase, 0.0), case.row.phases[phase])
+        for case in judged
+        if case.row.phases.get(phase) and case.phases.get(phase)
     ]
     return _errors(SOURCE, ALL, phase, pairs) if pairs else None
 

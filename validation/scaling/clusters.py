@@ -297,21 +297,21 @@ def forecast_larger_sizes(points: list[ClusterPoint], kind: str = "two") -> list
         larger = [point for point in multi_node if _nodes(point) > _nodes(multi_node[0])]
         if not larger or (not single_node and kind in ("one", "both")):
             continue
-        known: list[ClusterPoint] = []
+        measured: list[ClusterPoint] = []
         if kind in ("one", "both"):
-            known += single_node[-1:]
+            measured += single_node[-1:]
         if kind in ("two", "both"):
-            known += multi_node[:1]
+            measured += multi_node[:1]
         prior = _prior(penalties[same_training[0].cluster])
-        cluster = _condition(known, prior) if known else prior
+        cluster = _condition(measured, prior) if measured else prior
         results += [HeldOutCluster(point, *efficiency_of(point, cluster)) for point in larger]
     return results
 
 
-def _condition(known: list[ClusterPoint], prior: ClusterPrior) -> Cluster:
+def _condition(measured: list[ClusterPoint], prior: ClusterPrior) -> Cluster:
     def seconds(scores: ClusterScores, compute_scale: float) -> list[float]:
         times_s = []
-        for point in known:
+        for point in measured:
             machine, settings = prior.cluster_at(
                 scores, machine_of(point.topology).with_workers(point.workers), _settings(point)
             )
@@ -321,4 +321,4 @@ def _condition(known: list[ClusterPoint], prior: ClusterPrior) -> Cluster:
     def alone_s(point: ClusterPoint) -> float:
         return float(_step(point, machine_of(point.topology).with_workers(1), _settings(point)).time_s)
 
-    return condition_on_measurements(prior, seconds, [alone_s(point) / point.efficiency for point in known], 0.001)
+    return condition_on_measurements(prior, seconds, [alone_s(point) / point.efficiency for point in measured], 0.001)

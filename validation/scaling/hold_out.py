@@ -245,10 +245,10 @@ def _gaps(points: Sequence[ScaledPoint]) -> list[PrecisionGap]:
     return [
         PrecisionGap(
             nodes, batch, how,
-            both["fp32"].measurement.time_s - both["fp16"].measurement.time_s,
-            both["fp32"].predicted_s - both["fp16"].predicted_s,
-            not both["fp32"].held_out,
+            by_precision["fp32"].measurement.time_s - by_precision["fp16"].measurement.time_s,
+            by_precision["fp32"].predicted_s - by_precision["fp16"].predicted_s,
+            not by_precision["fp32"].held_out,
         )
-        for (nodes, batch, how), both in sorted(by_key.items())
-        if len(both) == 2
+        for (nodes, batch, how), by_precision in sorted(by_key.items())
+        if len(by_precision) == 2
     ]  # fmt: skip

@@ -60,8 +60,8 @@ def _line(row: dict[str, str]) -> Line:
     group = tensor_group(machine.device, int(row["devices"]))
     alone = ModelOnDevice(workload, machine, model, group, kv_cache)
     on_device = with_kernels(alone, row["engine"], experts=1, attention_data=1)
-    given = {key: int(row[key]) for key in ("max_batched_tokens", "max_sequences") if row[key]}
-    engine = find_server(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **given)
+    settings = {key: int(row[key]) for key in ("max_batched_tokens", "max_sequences") if row[key]}
+    engine = find_server(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **settings)
     room = measure_room(on_device, engine, mean_tokens=MEAN_TOKENS, prompt_tokens=MEAN_TOKENS // 2)
     held_bytes = float(row["held_gib"] or 0) * 2**30
     held_tokens = round(held_bytes / room.sequence_bytes * MEAN_TOKENS)

@@ -145,7 +145,7 @@ def summarize(comparisons: Sequence[ReproducedFigure]) -> list[dict[str, Any]]:
     for comparison in comparisons:
         groups.setdefault((comparison.point.source, comparison.quantity), []).append(comparison)
     for quantity in GOALS:
-        groups["all", quantity] = [one for one in comparisons if one.quantity == quantity]
+        groups["all", quantity] = [comparison for comparison in comparisons if comparison.quantity == quantity]
     groups["all", "all"] = list(comparisons)
     return [
         {"source": source, "quantity": quantity, **group_errors(members)}
@@ -159,7 +159,8 @@ def compare_page(data: Path | None) -> Document:
     comparisons, refused = compare_all(published_points())
     columns = [Column("source", "source", left=True), Column("quantity", "figure", left=True), *GROUPED]
     rows = [
-        {**msgspec.structs.asdict(one.point), **msgspec.structs.asdict(one), "error": one.error} for one in comparisons
+        {**msgspec.structs.asdict(comparison.point), **msgspec.structs.asdict(comparison), "error": comparison.error}
+        for comparison in comparisons
     ]
     return Document(
         f"Published results of servers: {describe_errors(comparisons)}",

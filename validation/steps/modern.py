@@ -53,11 +53,11 @@ def modern_networks(folder: Path) -> MeasuredSteps:
     BadFile
         If ``../modern`` relative to `folder` does not contain ``networks_pytorch.csv``.
     """
-    known = set(network_names())
+    shipped = set(network_names())
     left_out = Counter[str]()
     measurements = []
     for row in rows_of(folder / MODERN / "networks_pytorch.csv"):
-        if row["network"] not in known:
+        if row["network"] not in shipped:
             left_out["the network is not among those shipped"] += 1
             continue
         version = row["software"].removeprefix("nvcr ").removeprefix("pt")
@@ -109,7 +109,7 @@ def published_engines(folder: Path) -> MeasuredSteps:
     BadFile
         If ``../modern`` relative to `folder` does not contain ``cnn_more_gpus.csv``.
     """
-    known = set(network_names())
+    shipped = set(network_names())
     left_out = Counter[str]()
     measurements = []
     for row in rows_of(folder / MODERN / "cnn_more_gpus.csv"):
@@ -119,7 +119,7 @@ def published_engines(folder: Path) -> MeasuredSteps:
             left_out["eager execution with the processor of an embedded board"] += 1
         elif row["gpu"] not in _BOARDS or not (converted or row["precision"] == "fp32"):
             left_out["no hardware file for the device, or the precision is not given"] += 1
-        elif network not in known or not row["image_size"]:
+        elif network not in shipped or not row["image_size"]:
             left_out["the network is not among those shipped"] += 1
         else:
             measurements.append(_engine(row, network, "torch2trt" if converted else "PaddleClas TensorRT"))

@@ -104,10 +104,10 @@ def validate_steps(
 
 def _has_evidence(devices: MeasuredDevices, key: GroupKey) -> bool:
     """Return whether another chip was measured in the same precision on the same kind of arithmetic unit."""
-    own = devices.measured[key].traits
+    held_out = devices.measured[key].traits
     return any(
-        (one.unit, one.precision) == (own.unit, own.precision) and one.chip != own.chip
-        for one in devices.evidence().values()
+        (traits.unit, traits.precision) == (held_out.unit, held_out.precision) and traits.chip != held_out.chip
+        for traits in devices.evidence().values()
     )
 
 
@@ -137,9 +137,9 @@ def _score(device: _HeldOutDevice, indices: Sequence[int]) -> list[dict[str, flo
     phases = np.array([device.group[index].phase for index in others])
     rows = []
     for phase in sorted(set(phases)):
-        own = phases == phase
-        statistics = error_statistics(runs.measured_s[own], predicted[own], deviation[own])
-        rows.append({"points": float(np.sum(own)), **statistics})
+        is_of_phase = phases == phase
+        statistics = error_statistics(runs.measured_s[is_of_phase], predicted[is_of_phase], deviation[is_of_phase])
+        rows.append({"points": float(np.sum(is_of_phase)), **statistics})
     return rows
 
 

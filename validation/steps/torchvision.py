@@ -22,13 +22,13 @@ def torchvision_benchmark(folder: Path) -> MeasuredSteps:
     BadFile
         If the folder does not contain ``torchvision_fp16_fp32_fp64.csv``.
     """
-    known = set(network_names())
+    shipped = set(network_names())
     left_out = Counter[str]()
     measurements = []
     for row in rows_of(folder / "torchvision_fp16_fp32_fp64.csv"):
         if row["n_gpus"] != "1":
             left_out["several GPUs"] += 1
-        elif row["network"] not in known:
+        elif row["network"] not in shipped:
             left_out["unknown network"] += 1
         elif row["phase"] not in _PHASES:
             left_out["unknown phase"] += 1

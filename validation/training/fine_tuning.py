@@ -61,17 +61,17 @@ def _forecast(row: dict[str, str]) -> FineTuningStep:
     request = ClusterRequest(
         [workers], platform=PLATFORMS[row["gpu"]], batch_size=batch_size, scaling="strong", strategy=PARALLEL_3D
     )
-    found = predict_cluster(question, request, Settings(parallel=config)).rows[0]
-    assert found.interval is not None
+    predicted = predict_cluster(question, request, Settings(parallel=config)).rows[0]
+    assert predicted.interval is not None
     measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
-    low_s, high_s = found.interval
+    low_s, high_s = predicted.interval
     return FineTuningStep(
         network=NETWORKS[row["model"]],
         device=row["gpu"].lower(),
         workers=workers,
         precision=row["precision"],
         measured_s=measured_s,
-        time_s=float(found.time_s),
+        time_s=float(predicted.time_s),
         low_s=float(low_s),
         high_s=float(high_s),
     )

@@ -61,14 +61,14 @@ class HeldOutPretraining(msgspec.Struct, frozen=True):
 
 
 def _row(split: str, held_out: str, forecasts: Sequence[PretrainingForecast]) -> HeldOutPretraining:
-    memory = np.array([one.memory_bytes / find_device(one.step.device).memory_bytes for one in forecasts])
+    memory = np.array([point.memory_bytes / find_device(point.step.device).memory_bytes for point in forecasts])
     return HeldOutPretraining(
         split,
         held_out,
         len(forecasts),
-        **relative_errors([one.error for one in forecasts]),
-        **interval_accuracy(*zip(*((one.step.time_s, one.low_s, one.high_s) for one in forecasts))),
-        width_90=float(np.median([(one.high_s - one.low_s) / one.time_s for one in forecasts])),
+        **relative_errors([point.error for point in forecasts]),
+        **interval_accuracy(*zip(*((point.step.time_s, point.low_s, point.high_s) for point in forecasts))),
+        width_90=float(np.median([(point.high_s - point.low_s) / point.time_s for point in forecasts])),
         fits=float(np.mean(memory <= 1)),
         smallest_memory=float(memory.min()),
     )
@@ -80,11 +80,11 @@ def _rows_of_device(
     """Return the errors with all that is known, without the kernels of a release, and without the recipe; forecasts."""
     forecasts = forecast(steps, constants)
     rows = [_row("device", device, forecasts)]
-    for title, known in (
+    for title, known_steps in (
         ("release not given", [step.without_release() for step in steps]),
         ("recipe not given", [step.without_recipe() for step in steps]),
     ):
-        rows.append(_row("device", f"{device}, {title}", forecast(known, constants)))
+        rows.append(_row("device", f"{device}, {title}", forecast(known_steps, constants)))
     return rows, forecasts
 
 
@@ -96,19 +96,19 @@ def validate_pretraining(steps: Sequence[Pretraining]) -> tuple[list[HeldOutPret
     rows, by_device = [], []
     for split, name in (("device", "device"), ("network", "network"), ("precision", "precision")):
         for value in dict.fromkeys(getattr(step, name) for step in steps):
-            kept = [step for step in steps if getattr(step, name) != value]
+            others = [step for step in steps if getattr(step, name) != value]
             left_out = [step for step in steps if getattr(step, name) == value]
-            if not kept:
+            if not others:
                 continue
-            constants = rounded(fit(kept))
+            constants = rounded(fit(others))
             if split == "device":
                 of_device, forecasts = _rows_of_device(value, left_out, constants)
                 rows += of_device
                 by_device += forecasts
             else:
                 rows.append(_row(split, value, forecast(left_out, constants)))
-    early = [one for one in by_device if one.step.release < FIRST_FUSED]
-    late = [one for one in by_device if one.step.release >= FIRST_FUSED]
+    early = [point for point in by_device if point.step.release < FIRST_FUSED]
+    late = [point for point in by_device if point.step.release >= FIRST_FUSED]
     rows += [
         _row("device", f"each, releases {period}", part)
         for period, part in (("to 26.04", early), ("from 26.06", late))
@@ -143,13 +143,14 @@ def pretraining_pairs(forecasts: Sequence[PretrainingForecast]) -> list[Pair]:
     """Return the points of the chart, grouped by device."""
     return [
         Pair(
-            f"{one.step.network}, {one.step.workers} {one.step.device} {one.step.precision}, {one.step.release}",
-            one.step.device,
-            one.step.time_s,
-            one.time_s,
-            (one.low_s, one.high_s),
+            f"{point.step.network}, {point.step.workers} {point.step.device} {point.step.precision}, "
+            f"{point.step.release}",
+            point.step.device,
+            point.step.time_s,
+            point.time_s,
+            (point.low_s, point.high_s),
         )
-        for one in forecasts
+        for point in forecasts
     ]
 
 

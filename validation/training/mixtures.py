@@ -65,16 +65,16 @@ def _forecast(row: dict[str, str]) -> MixtureStep:
     request = ClusterRequest(
         [workers], platform=row["platform"], batch_size=batch_size, scaling="strong", strategy=PARALLEL_3D
     )
-    (found,) = predict_cluster(question, request, Settings(parallel=config))
-    assert found.interval is not None
+    (predicted,) = predict_cluster(question, request, Settings(parallel=config))
+    assert predicted.interval is not None
     measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
-    low_s, high_s = found.interval
+    low_s, high_s = predicted.interval
     return MixtureStep(
         network=row["network"],
         workers=workers,
         dispatch=row["dispatch"],
         measured_s=measured_s,
-        time_s=float(found.time_s),
+        time_s=float(predicted.time_s),
         low_s=low_s,
         high_s=high_s,
     )

@@ -73,13 +73,13 @@ def compare_page(data: Path | None) -> Document:
     ]
     rows = [
         {
-            "network": one.step.network,
-            "workers": one.step.workers,
-            "device": one.step.device,
-            "precision": one.step.precision,
-            "measured_s": one.step.time_s,
-            "time_s": one.time_s,
+            "network": step.step.network,
+            "workers": step.step.workers,
+            "device": step.step.device,
+            "precision": step.step.precision,
+            "measured_s": step.step.time_s,
+            "time_s": step.time_s,
         }
-        for one in forecasts
+        for step in forecasts
     ]
     return steps_page("Logs of MLPerf Training v5.1", columns, rows, forecasts)

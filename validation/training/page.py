@@ -29,10 +29,10 @@ def training_page(rows: Sequence[HeldOutTraining], left_out: Mapping[str, int]) 
         ],
         [msgspec.to_builtins(row) for row in rows],
     )
-    own, simple = (np.mean([getattr(row, name) for row in rows]) for name in ("mape", "constant_mfu"))
+    own_error, constant_error = (np.mean([getattr(row, name) for row in rows]) for name in ("mape", "constant_mfu"))
     headline = (
-        f"{len(rows)} parts held out: {own:.1%} mean absolute error on average, {simple:.1%} by one MFU for all, "
-        f"{np.mean([row.coverage_90 for row in rows]):.0%} within 90%"
+        f"{len(rows)} parts held out: {own_error:.1%} mean absolute error on average, "
+        f"{constant_error:.1%} by one MFU for all, {np.mean([row.coverage_90 for row in rows]):.0%} within 90%"
     )
     notes = [f"left out: {number} of {reason}" for reason, number in sorted(left_out.items())]
     return Document(headline, (), [table], notes)

@@ -234,11 +234,11 @@ def _find_recipe(
     network: str, device: str, precision: str, parallel: ParallelConfig, kernels: str
 ) -> dict[str, str] | None:
     """Return the row of the recipes for a run, that for the kernels of its release where there are two."""
-    asked = (network, device, precision, str(parallel.expert), str(parallel.micro_batch_size))
+    wanted = (network, device, precision, str(parallel.expert), str(parallel.micro_batch_size))
     names = ("network", "device", "precision", "expert", "micro_batch")
-    found = [row for row in _recipes() if tuple(row[name] for name in names) == asked]
-    of_release = [row for row in found if row["expert_kernels"] in ("", kernels)]
-    return next(iter(of_release or found), None)
+    matching = [row for row in _recipes() if tuple(row[name] for name in names) == wanted]
+    of_release = [row for row in matching if row["expert_kernels"] in ("", kernels)]
+    return next(iter(of_release or matching), None)
 
 
 @cache
@@ -298,9 +298,9 @@ def _topology(platform: str, workers: int) -> Topology:
 def predict_times(steps: Sequence[Pretraining], constants: StackConstants | None = None) -> Floats:
     """Return the seconds of every step on the expected cluster, shape (steps,)."""
     jobs: dict[int, Job] = {}
-    found: dict[tuple[object, ...], float] = {}
+    times_s: dict[tuple[object, ...], float] = {}
     for step in steps:
-        if step.configuration in found:
+        if step.configuration in times_s:
             continue
         job = job_of(step)
         if constants is not None:
@@ -308,8 +308,8 @@ def predict_times(steps: Sequence[Pretraining], constants: StackConstants | None
         topology, settings = cluster_prior().cluster_at(
             ClusterScores.uniform(EXPECTED), topology_of(step), Settings(parallel=step.parallel)
         )
-        found[step.configuration] = float(train_3d_parallel(job, topology, step.batch_size, settings).time_s)
-    return np.array([found[step.configuration] for step in steps])
+        times_s[step.configuration] = float(train_3d_parallel(job, topology, step.batch_size, settings).time_s)
+    return np.array([times_s[step.configuration] for step in steps])
 
 
 class PretrainingForecast(msgspec.Struct, frozen=True):
@@ -341,19 +341,23 @@ class PretrainingForecast(msgspec.Struct, frozen=True):
 
 def forecast(steps: Sequence[Pretraining], constants: StackConstants | None = None) -> list[PretrainingForecast]:
     """Return the steps with their forecasts, as `scale` makes them."""
-    found: dict[tuple[object, ...], tuple[float, float, float, float]] = {}
+    predictions: dict[tuple[object, ...], tuple[float, float, float, float]] = {}
     jobs: dict[int, Job] = {}
     forecasts = []
     for step in steps:
-        if step.configuration not in found:
+        if step.configuration not in predictions:
             job = job_of(step)
             if constants is not None:
                 job = jobs.setdefault(id(job), job.with_stack_constants(constants))
             topology, settings = topology_of(step), Settings(parallel=step.parallel)
             predicted = predict_step(job, topology, settings, step.batch_size, "3d", cluster_prior())
             assert predicted.interval is not None and predicted.memory_bytes is not None
-            found[step.configuration] = (float(predicted.time_s), *predicted.interval, float(predicted.memory_bytes))
-        forecasts.append(PretrainingForecast(step, *found[step.configuration]))
+            predictions[step.configuration] = (
+                float(predicted.time_s),
+                *predicted.interval,
+                float(predicted.memory_bytes),
+            )
+        forecasts.append(PretrainingForecast(step, *predictions[step.configuration]))
     return forecasts
 
 
@@ -417,7 +421,7 @@ def fit(steps: Sequence[Pretraining]) -> StackConstants:
     median, spread = np.array(list(PRIOR.values())).T
     measured = np.log([step.time_s for step in steps])
     configurations = [step.configuration for step in steps]
-    weights = np.array([configurations.count(one) ** -0.25 for one in configurations])
+    weights = np.array([configurations.count(configuration) ** -0.25 for configuration in configurations])
 
     def residuals(change: Floats) -> Floats:
         errors = (np.log(predict_times(steps, constants_of(median * np.exp(change)))) - measured) / SCATTER

@@ -195,7 +195,7 @@ def summarize(comparisons: Sequence[ReproducedStep]) -> list[dict[str, Any]]:
         kind = f"{point.precision}, {'long' if point.length >= LONG else 'short'} sequences"
         groups.setdefault((point.source, kind), []).append(comparison)
     for source in dict.fromkeys(comparison.point.source for comparison in comparisons):
-        groups[source, "all"] = [one for one in comparisons if one.point.source == source]
+        groups[source, "all"] = [comparison for comparison in comparisons if comparison.point.source == source]
     groups["all", "all"] = list(comparisons)
     return [{"source": source, "kind": kind, **group_errors(members)} for (source, kind), members in groups.items()]
 
