@@ -38,14 +38,13 @@ from .micro_batches import larger_micro_batch_note
 from .one_device import stack_note
 from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform
-from .remedies import fitting_note
+from .remedies import balance_note, fitting_note
 from .request import ClusterRequest
 from .scale import predict_step, scale
 from .settings import Settings
 from .step_causes import learned_job
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
-from .uneven_stages import balance_note
 
 if TYPE_CHECKING:
     from ..calibration.evidence_file import EvidenceCalibration
