@@ -31,8 +31,7 @@ from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_de
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, locate
 from .network import MODEL_CARDS, Network, SequenceOptions
-from .ollama import find_in_ollama, is_ollama_name
-from .releases import SHARED_CONFIG, find_release, published_release, release_names
+from .releases import SHARED_CONFIG, find_in_ollama, find_release, is_ollama_name, published_release, release_names
 
 IMPORTERS = {
     ".prototxt": "paleo_lite.architectures.prototxt:read_prototxt",
