@@ -16,8 +16,7 @@ import msgspec
 from ..counting import CONSTANT, GENERATION_PHASES, Layer
 from ..errors import BadDescriptor, BadValue, FactoryFailed, TraceFailed
 from ..files import file_exists
-from .config import Config
-from .config_options import DEFAULT_TOKENS, name_of, text_lengths
+from .config import DEFAULT_TOKENS, Config, name_of, text_lengths
 from .config_parts import decode_fields
 from .descriptor import read_bounded
 from .inputs import Input, PreparedArgument, Values

@@ -1,7 +1,6 @@
 """Hugging Face configs: published sizes, the formulas of papers, and invalid configs.
 
-Tests: architectures/config.py, architectures/config_options.py,
-architectures/families/network.py, architectures/tape.py.
+Tests: architectures/config.py, architectures/families/network.py, architectures/tape.py.
 """
 
 from __future__ import annotations

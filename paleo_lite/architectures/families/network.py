@@ -8,8 +8,7 @@ from ...counting import GENERATION_PHASES, INPUT
 from ...errors import BadValue
 from ...units import format_si
 from ..blocks.block_records import Attention, Block, CompressedAttention, Experts, LatentAttention
-from ..config import Config
-from ..config_options import describe_assumption, is_fused, is_with_head, name_of, text_lengths
+from ..config import Config, describe_assumption, is_fused, is_with_head, name_of, text_lengths
 from ..network import LANGUAGE_MODELS, Network, SequenceLengths, SequenceOptions
 from ..tape import Tape
 from .decoder import Decoder, add_decoder, count_next_token_parameters
