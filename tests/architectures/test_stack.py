@@ -1,6 +1,6 @@
 """Blocks that are copied equal those that are built one by one.
 
-Tests: architectures/blocks/stack.py.
+Tests: architectures/blocks/block.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.architectures import Network, find_network
-from paleo_lite.architectures.blocks import stack
+from paleo_lite.architectures.blocks import block
 from paleo_lite.architectures.network import SequenceOptions
 
 NETWORKS = (
@@ -37,5 +37,5 @@ def test_copied_blocks_equal_built_ones(
     if options is not None and not find_network(name).is_language_model:
         options = SequenceOptions(length=300)
     copied = build(name, options)
-    monkeypatch.setattr(stack, "_can_be_copied", lambda built, start: False)
+    monkeypatch.setattr(block, "_can_be_copied", lambda built, start: False)
     assert build(name, options).layers == copied.layers

@@ -7,10 +7,10 @@ import msgspec
 from ...counting import CONSTANT
 from ..blocks.alternating import add_alternating_streams, add_mean_of_streams
 from ..blocks.attention import Positions
+from ..blocks.block import add_blocks
 from ..blocks.block_records import Attention, Block, CompressedAttention, LatentAttention, NormKind
 from ..blocks.hyper_connection import add_final_collapse, add_streams
 from ..blocks.norms import add_norm
-from ..blocks.stack import add_blocks
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape

@@ -6,10 +6,10 @@ import msgspec
 
 from ...counting import CONSTANT
 from ..blocks.attention import Positions
+from ..blocks.block import add_blocks
 from ..blocks.block_records import Attention, Block
 from ..blocks.disentangled import add_relative_positions
 from ..blocks.norms import add_norm
-from ..blocks.stack import add_blocks
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape

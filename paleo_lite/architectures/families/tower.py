@@ -13,9 +13,9 @@ import msgspec
 
 from ...counting import INPUT, Layer
 from ..blocks.attention import Positions
+from ..blocks.block import add_blocks
 from ..blocks.block_records import Attention, Block, FeedForward, NormKind, Norms, Projections
 from ..blocks.norms import add_norm
-from ..blocks.stack import add_blocks
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape
