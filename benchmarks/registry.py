@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from paleo_lite.machines import Device, list_devices
 from paleo_lite.machines.device import SourcedFigure
-from paleo_lite.machines.names import normalize_name
+from paleo_lite.text import normalize_name
 from paleo_lite.units import format_si, parse_quantity
 
 TOLERANCE = 0.01

@@ -1,4 +1,4 @@
-"""Cleaning of text from outside, such as names of layers, kernels and files, before it is displayed or written."""
+"""Text from outside, such as names of devices, kernels and files, before it is compared, displayed or written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ MAX_NAME_LENGTH = 300
 _MAX_MESSAGE_LENGTH = 4000
 _LONG_WORD = re.compile(r"[^\s/]{200,}")
 _FORMULA = re.compile(r"[=+\-@].")
+_MAKER_BEFORE_NAME = re.compile(r"^(?:nvidia|amd|apple|intel|tesla|geforce|quadro|instinct|radeon)+(?=.)")
 
 
 def format_plural(count: int, noun: str) -> str:
@@ -30,6 +31,12 @@ def slug(text: str, separator: str = "-") -> str:
 def natural_order(name: str) -> list[tuple[int, str]]:
     """Return a sort key that orders numbers in names by size: ``qwen2.5-7b`` before ``qwen2.5-14b``."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def normalize_name(name: str) -> str:
+    """Return the name of a device, link or platform in lower case without separators and manufacturer."""
+    joined = re.sub(r"[^a-z0-9]", "", name.lower())
+    return _MAKER_BEFORE_NAME.sub("", joined)
 
 
 def make_printable(text: str) -> str:

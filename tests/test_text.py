@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, UnknownName
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.text import clean_message, escape_csv_cell
+from paleo_lite.text import clean_message, escape_csv_cell, normalize_name
 
 HOSTILE = "=1+cmd|' /C calc'!A0\x1b[31m\x00\n| a | b |\r<img src=x onerror=alert(1)>[y](javascript:alert(1))\ud800"
 
@@ -77,3 +77,18 @@ def test_a_kernel_of_a_trace_in_every_format(tmp_path, style) -> None:
     assert all(line.isprintable() for line in said.stdout.split("\n"))
     if style == "csv":
         assert "\n=" not in said.stdout and '"=' not in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "normalized"),
+    [
+        ("NVIDIA Tesla K80", "k80"),
+        ("nvidiatesla_k80", "k80"),
+        ("AMD-Instinct MI300X", "mi300x"),
+        ("NVIDIA", "nvidia"),
+        ("AMD Radeon", "radeon"),
+        ("", ""),
+    ],
+)
+def test_a_maker_is_left_out_unless_it_is_the_whole_name(name: str, normalized: str) -> None:
+    assert normalize_name(name) == normalized

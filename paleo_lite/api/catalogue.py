@@ -24,7 +24,6 @@ from ..arguments import check_arguments
 from ..errors import BadFile, BadValue, UnknownName
 from ..files import Paths, check_outputs, to_paths
 from ..machines import Device, find_device, list_devices, read_links
-from ..machines.names import normalize_name
 from ..reporting.columns import select_columns
 from ..reporting.devices import (
     audit_page,
@@ -38,6 +37,7 @@ from ..reporting.devices import (
 from ..reporting.document import Document, StaticResult, Table
 from ..reporting.networks import network_dict, network_page, networks_page
 from ..result import ResultList
+from ..text import normalize_name
 from ..units import parse_quantity
 
 _Item = TypeVar("_Item")

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Link, read_links
-from ..machines.names import normalize_name
+from ..text import normalize_name
 from ..units import check_integer, format_si, parse_quantity
 
 FORMAT = 1

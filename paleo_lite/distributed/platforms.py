@@ -19,7 +19,7 @@ from ..errors import BadFile, BadValue, PaleoError, UnknownName, UsageProblem
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Price, find_device
 from ..machines.clouds import Instance, find_instance
-from ..machines.names import normalize_name
+from ..text import normalize_name
 from ..units import parse_quantity
 from .clusters import WORST, PredictStep, StepForecast
 from .links import FORM, LinkRate, Topology, link_between_nodes, link_inside_nodes, link_rate

@@ -16,10 +16,10 @@ from typing import Literal
 import msgspec
 
 from ..errors import BadQuantity
+from ..text import normalize_name
 from ..units import format_si, parse_quantity
 from .clouds import Cloud
 from .device import Device, LinkRegistry, Peak, SourcedFigure
-from .names import normalize_name
 from .registry import list_figures
 
 TOLERANCE = 0.015

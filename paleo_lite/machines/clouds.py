@@ -10,8 +10,8 @@ import msgspec
 
 from ..errors import BadDevice
 from ..files import read_typed, shipped_folder
+from ..text import normalize_name
 from .device import Price
-from .names import normalize_name
 
 _MAX_FILE_BYTES = 2**20
 

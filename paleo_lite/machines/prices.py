@@ -11,9 +11,9 @@ from datetime import date
 import msgspec
 
 from ..errors import BadValue, UnknownName
+from ..text import normalize_name
 from .clouds import Instance, list_clouds
 from .device import GIVEN_PRICE, Device, Price
-from .names import normalize_name
 from .registry import list_devices
 
 CHEAPEST = "cheapest"

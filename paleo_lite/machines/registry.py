@@ -16,10 +16,10 @@ import msgspec
 
 from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName, UnknownPrecision
 from ..files import file_exists, read_typed, shipped_folder
+from ..text import normalize_name
 from ..units import format_si, parse_quantity
 from .clouds import find_instance
 from .device import REQUESTED_LIMIT, Clock, Device, LinkRegistry, PeakRate, SourcedFigure
-from .names import normalize_name
 
 _SERIES_BEFORE_NAME = re.compile(r"^(?:(?:rtx|gtx)(?=a?\d|pro)|rx(?=\d)|(?:ai)?pro(?=[rvw]\d))")
 """Prefixes of consumer and workstation GPUs that people leave out: ``4090``, ``7900xtx``, ``w7900``."""

@@ -23,7 +23,7 @@ from ..counting.work import check_batch_size
 from ..distributed.links import LinkRate, link_rate
 from ..errors import BadValue, UnknownName, UnknownPrecision
 from ..machines import find_device, read_links
-from ..machines.names import normalize_name
+from ..text import normalize_name
 from . import REVISIONS
 from .layers import ALGORITHMS, PASSES, layer_terms
 

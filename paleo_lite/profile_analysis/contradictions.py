@@ -15,9 +15,9 @@ import numpy as np
 
 from ..errors import BadProfile
 from ..machines import Device
-from ..machines.names import normalize_name
 from ..profiles.detect import Profile, read_head
 from ..profiles.table import float_column, values_of
+from ..text import normalize_name
 from .recorded_device import model_word, recorded_gpus
 
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.{0,8000}?"rank"\s*:\s*(\d{1,9})\b', re.DOTALL)

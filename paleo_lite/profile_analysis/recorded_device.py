@@ -15,11 +15,10 @@ import msgspec
 
 from ..errors import BadValue, PaleoError
 from ..machines import Device, PeakRate
-from ..machines.names import normalize_name
 from ..machines.registry import find_device, list_devices
 from ..profiles.detect import Profile, is_gzip, open_decompressed, read_head
 from ..profiles.sqlite_file import MAGIC, open_readonly, tables_of
-from ..text import make_printable
+from ..text import make_printable, normalize_name
 
 _PROPERTIES = re.compile(rb'"(?:device|compute)Properties"\s*:\s*(\[.*?\])', re.DOTALL)
 _TAIL_BYTES = 2**17

@@ -301,8 +301,8 @@ class PriceOrCloud(Quantity):
         text = str(value).strip()
         if text[:1].isdigit() or text[:1] in ".-+":
             return super().convert(value, param, ctx)
-        from ..machines.names import normalize_name
         from ..machines.prices import CHEAPEST, cloud_names, find_cloud_name
+        from ..text import normalize_name
 
         if normalize_name(text) == CHEAPEST:
             return CHEAPEST

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import BadFile, PaleoError
 from ..files import file_exists, read_limited
 from ..machines import find_device
-from ..machines.names import normalize_name
+from ..text import normalize_name
 from .findings import Findings
 from .network_names import find_network_name
 from .text import to_number

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ..architectures.releases import find_release
-from ..machines.names import normalize_name
+from ..text import normalize_name
 
 _VARIANT = re.compile(
     r"[-_. ](?:instruct|chat|it|hf|gguf|base|fp8|nvfp4|awq|gptq|ud|\d{4}|i?q\d\w*|bf16|f16|\d{5}-of-\d{5})(?=[-_. ]|$)"

@@ -13,7 +13,7 @@ from measured import REFERENCES
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.machines import find_device
 from paleo_lite.machines.device import Device, LinkRegistry, Peak
-from paleo_lite.machines.names import normalize_name
+from paleo_lite.text import normalize_name
 from paleo_lite.units import parse_quantity
 
 ROOT = Path(__file__).parents[2]
