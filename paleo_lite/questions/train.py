@@ -21,16 +21,6 @@ from .compare import (
     find_asked_device,
     with_usual_precision,
 )
-from .division import (
-    IN_BLOCKS,
-    REPLICATING,
-    chooses_pytorch_experts,
-    divides_blocks,
-    division_of,
-    has_blocks,
-    offload_of,
-    replica_of,
-)
 from .kind import QuestionKind, make_function
 from .names import Names
 from .option import Several, option, options_of
@@ -55,7 +45,18 @@ from .records import (
     settings_of,
 )
 from .train_cluster import answer_for_devices
-from .training_options import default_batch_size, training_options
+from .training_options import (
+    IN_BLOCKS,
+    REPLICATING,
+    chooses_pytorch_experts,
+    default_batch_size,
+    divides_blocks,
+    division_of,
+    has_blocks,
+    offload_of,
+    replica_of,
+    training_options,
+)
 from .values import BATCH_SIZE, DURATION, FIT, INTEGER
 
 if TYPE_CHECKING:

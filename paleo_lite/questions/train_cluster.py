@@ -9,10 +9,9 @@ import msgspec
 
 from ..errors import BadValue
 from .compare import FULL_PRECISION, check_network_options, default_optimizer, with_usual_precision
-from .division import IN_BLOCKS, division_of, offload_of, replica_of
 from .option import documented_spelling, options_of
 from .records import settings_of
-from .training_options import default_batch_size, training_options
+from .training_options import IN_BLOCKS, default_batch_size, division_of, offload_of, replica_of, training_options
 from .values import FIT
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a training step does beside its passes: from the words of options to `TrainingOptions`."""
+"""From the words of the options of training to what a step does beside its passes, and how devices divide it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
 from .compare import reads_tokens
-from .division import CHECKPOINTING_OF_RECOMPUTE
+from .names import ACTIVATIONS
 from .records import settings_of
 
 if TYPE_CHECKING:
+    from ..architectures import Network
+    from ..distributed.parallel_config import ParallelConfig
     from ..timing.training_options import TrainingOptions
 
 SAMPLES_PER_DEVICE = 32
 """Samples per device if no batch size is given, except for networks that read tokens: those get one sequence."""
+
+CHECKPOINTING_OF_RECOMPUTE = {"none": "none", "sqrt": "sqrt", "full": "block", "block": "block", "all": "all"}
+"""Checkpointing of a network layer by layer, by the recomputation that asks for it."""
 
 
 def default_batch_size(question: Any) -> int:
@@ -100,3 +105,183 @@ def _loss_options(loss: str) -> dict[str, Any]:
 def _split_names(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated text."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def replica_of(question: Any) -> str | None:
+    """Return the revision of the released PALEO that is reproduced; None for a time model of today."""
+    name, _, revision = str(question.time_model or "").partition("-")
+    return revision or "first" if name == "paleo" else None
+
+
+def offload_of(question: Any) -> tuple[str | None, float | None]:
+    """Return the place of gradients and optimizer state, and the share of activations that is copied to the host."""
+    place, share = None, None
+    for part in (question.offload or "").split("+"):
+        name, _, detail = part.partition(":")
+        if name == ACTIVATIONS:
+            share = float(detail)
+        elif name:
+            place = name
+    return place, share
+
+
+IN_BLOCKS = "3d"
+"""Strategy that divides a network in blocks."""
+
+_LAYERWISE = {"ddp": "data", "distributed-optimizer": "zero-1", "shard-grad-op": "zero-2", "full-shard": "zero-3"}
+"""Strategies of networks that are divided layer by layer, by the names that frameworks give to them."""
+
+
+def division_of(question: Any) -> tuple[str, ParallelConfig | None]:
+    """Return the strategy, and how a network in blocks is divided; None if it is divided layer by layer.
+
+    Language models are timed block by block on several devices, as the published steps are that the constants of
+    training were fitted to; other networks layer by layer unless an option divides blocks.
+    """
+    from ..distributed.parallel_config import SHARDINGS
+
+    name = question.strategy or "data"
+    if name in REPLICATING and not divides_blocks(question):
+        return _division_of_replicas(question)
+    parallel = _parallel_config(question, None)
+    if name not in SHARDINGS:
+        return name, parallel
+    if parallel is not None or _resolved_network(question).is_language_model:
+        return IN_BLOCKS, _parallel_config(question, name)
+    if name == "hybrid-shard":
+        raise BadValue("`--sharding hybrid-shard` is for networks in blocks, such as language models: give zero-3")
+    return _LAYERWISE.get(name, name), None
+
+
+REPLICATING = ("data", "ddp")
+"""The two names of plain data parallelism."""
+
+
+def _division_of_replicas(question: Any) -> tuple[str, ParallelConfig | None]:
+    """Return the strategy of plain data parallelism, with the whole batch of a device in `--accumulation` parts."""
+    from ..distributed.parallel_config import STACKS, ParallelConfig
+
+    is_of_layers = (
+        question.advise is not None
+        or replica_of(question) is not None
+        or (question.execution is not None and question.execution not in STACKS)
+    )
+    if is_of_layers or not has_blocks(question):
+        return "data", None
+    _check_in_blocks(question)
+    fields = _recompute_fields(question, "ddp")
+    if question.experts is not None:
+        fields["expert_kernels"] = settings_of(question.experts)["kernels"]
+    if question.micro_batch is None:
+        fields["micro_batches"] = question.accumulation or 1
+    else:
+        fields["micro_batch_size"] = question.micro_batch
+    return IN_BLOCKS, ParallelConfig(sharding="ddp", execution=question.execution or "eager", **fields)
+
+
+def has_blocks(question: Any) -> bool:
+    """Return whether the network is a language model whose blocks can be divided."""
+    network = _resolved_network(question)
+    return network.is_language_model and network.rebuild is not None and network.blocks > 0
+
+
+def _resolved_network(question: Any) -> Network:
+    """Return the network that is asked for."""
+    from ..api.resolve import resolve_network, square_size
+
+    return resolve_network(question.network, square_size(question.image_size, question.network), question.inputs)
+
+
+def _parallel_config(question: Any, sharding: str | None) -> ParallelConfig | None:
+    """Return how a network in blocks is divided; None if no option of it is given."""
+    experts, schedule = settings_of(question.experts), settings_of(question.schedule)
+    fields: dict[str, Any] = {
+        "tensor": question.tensor,
+        "pipeline": question.pipeline,
+        "context": question.context_parallel,
+        "expert": question.expert_parallel,
+    }
+    fields = {field: degree for field, degree in fields.items() if degree != 1}
+    fields |= {
+        "layout": schedule.get("layout"),
+        "virtual_stages": schedule.get("interleaved"),
+        "sequence_parallel": settings_of(question.communication).get("sequence-parallel") or None,
+        "dispatch": experts.get("dispatch"),
+        "expert_kernels": experts.get("kernels"),
+        "expert_tensor": experts.get("tensor"),
+        "expert_imbalance": experts.get("imbalance"),
+        "expert_capacity": experts.get("capacity"),
+        "expert_overlap": experts.get("overlap"),
+        "micro_batch_size": question.micro_batch,
+        "offloaded_share": offload_of(question)[1],
+        "sharding": sharding,
+        **_recompute_fields(question, sharding),
+    }
+    fields = {field: value for field, value in fields.items() if value is not None}
+    if not fields:
+        return None
+    _check_in_blocks(question)
+    if question.accumulation is not None and question.micro_batch is None:
+        fields["micro_batches"] = question.accumulation
+    from ..distributed.parallel_config import ParallelConfig
+
+    return ParallelConfig(**fields)
+
+
+def _check_in_blocks(question: Any) -> None:
+    """Raise BadValue if an option is given that only networks have that are divided layer by layer."""
+    if question.recompute in ("sqrt", "all"):
+        raise BadValue(
+            f"`--recompute {question.recompute}` is for one device and for networks that are divided layer by layer, "
+            "such as resnet50: a network in blocks recomputes `full`, `full:N` or `selective`"
+        )
+    if "bucket" in settings_of(question.communication):
+        raise BadValue(
+            "`--communication bucket` is for networks that are divided layer by layer, such as resnet50: leave it out, "
+            "as a network in blocks exchanges the gradients of whole blocks"
+        )
+
+
+def _recompute_fields(question: Any, sharding: str | None) -> dict[str, Any]:
+    """Return the fields of `ParallelConfig` for ``--recompute``; none for recomputation layer by layer."""
+    name, _, detail = (question.recompute or "").partition(":")
+    if name == "selective":
+        modules = tuple(module for module in detail.replace("+", " ").split())
+        return {"recompute": name, "recompute_modules": modules} if modules else {"recompute": name}
+    if name in ("full", "block"):
+        if detail and not detail.isdecimal():
+            raise BadValue(
+                f"`--recompute {name}:N` takes the number of blocks of which one is recomputed (got {detail!r})"
+            )
+        return {"recompute": "full", "recompute_every": int(detail)} if detail else {"recompute": "full"}
+    if detail:
+        raise BadValue(f"`--recompute {name}` has no details: give `--recompute {name}`")
+    if name == "offload":
+        return {"recompute": name}
+    if name and name not in CHECKPOINTING_OF_RECOMPUTE:
+        raise BadValue(
+            f"`--recompute` must be none, sqrt, all, full, full:N, selective, selective:MODULE+MODULE or offload "
+            f"(got {question.recompute!r})"
+        )
+    return {"recompute": "none"} if name == "none" and (sharding or divides_blocks(question)) else {}
+
+
+def divides_blocks(question: Any) -> bool:
+    """Return whether another option divides a network in blocks."""
+    names = ("tensor", "pipeline", "context_parallel", "expert_parallel")
+    settings = {*settings_of(question.schedule), *settings_of(question.communication)}
+    return (
+        question.strategy == IN_BLOCKS
+        or not set(names).isdisjoint(question.given())
+        or (question.experts is not None and not chooses_pytorch_experts(question))
+        or not settings.isdisjoint(("interleaved", "layout", "sequence-parallel"))
+        or offload_of(question)[1] is not None
+    )
+
+
+def chooses_pytorch_experts(question: Any) -> bool:
+    """Return whether `--experts` only says how PyTorch computes experts, which is not a division among devices."""
+    from ..timing.expert_kernels import TUNED_KERNELS
+
+    settings = settings_of(question.experts)
+    return settings.keys() == {"kernels"} and settings["kernels"] not in TUNED_KERNELS

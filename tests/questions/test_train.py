@@ -1,6 +1,6 @@
 """Words of training that mean different things to different programs: batches, micro-batches and their number.
 
-Tests: questions/train.py, questions/train_cluster.py, questions/training_options.py, questions/division.py.
+Tests: questions/train.py, questions/train_cluster.py, questions/training_options.py.
 """
 
 from __future__ import annotations
