@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..engines.exchanges import distinct_places
 from .collectives import all_to_all_time_s, subgroup_topology
 from .links import Topology
 
@@ -58,11 +59,8 @@ DISPATCHERS = {
 
 
 def distinct_fraction(experts_per_token: float, places: int) -> float:
-    """Return the expected number of distinct places of a token's experts, over their number.
-
-    Experts are assumed to be balanced: k experts in n places are in n (1 - (1 - 1/n)^k) of them.
-    """
-    return float(places * (1 - (1 - 1 / places) ** experts_per_token) / experts_per_token)
+    """Return the expected number of distinct places of a token's experts, over the number of experts."""
+    return float(distinct_places(experts_per_token, places) / experts_per_token)
 
 
 def expert_exchange_s(

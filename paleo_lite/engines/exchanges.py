@@ -25,8 +25,8 @@ def normal_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
     """Return the copies of normal kernels: one to each other node, and one to each device."""
     per_node = ranks / nodes
     # A token's own node, and the device at which it arrives, are chosen as often as any other.
-    inside = _distinct_places(active, ranks) * (per_node - 1) / per_node
-    return Copies(inside, _distinct_places(active, nodes) * (nodes - 1) / nodes)
+    inside = distinct_places(active, ranks) * (per_node - 1) / per_node
+    return Copies(inside, distinct_places(active, nodes) * (nodes - 1) / nodes)
 
 
 def low_latency_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
@@ -35,8 +35,11 @@ def low_latency_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
     return Copies(active * (per_node - 1) / ranks, active * (nodes - 1) / nodes)
 
 
-def _distinct_places(active: Any, places: Any) -> Any:
-    """Return the expected number of distinct places of a token's experts."""
+def distinct_places(active: Any, places: Any) -> Any:
+    """Return the expected number of distinct places of a token's experts, which are assumed to be balanced.
+
+    The chance that none of k experts is in one of n places is (1 - 1/n)^k.
+    """
     return places * (1 - (1 - 1 / places) ** active)
 
 
