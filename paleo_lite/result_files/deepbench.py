@@ -9,8 +9,7 @@ from html import unescape
 from pathlib import Path
 
 from ..errors import BadFile
-from .findings import Findings
-from .result_format import ResultFormat
+from .findings import Findings, ResultFormat
 from .text import ratio, scaled, to_number
 
 MAGIC = b"PK\x03\x04"

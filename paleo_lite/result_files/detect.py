@@ -38,11 +38,10 @@ from . import (
 )
 from .archives import unpacked
 from .configuration import complete
-from .findings import MOST_READINGS, Findings
+from .findings import MOST_READINGS, Findings, ResultFormat
 from .json_text import is_damaged_json
 from .peak_rates import doubt_impossible_rates
 from .repeated import note_repeated_rows
-from .result_format import ResultFormat
 from .text import is_cut, launcher_prefix, number_at_end, plain_text, read_chunks
 
 FORMATS: tuple[ResultFormat, ...] = (

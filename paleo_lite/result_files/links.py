@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
-from .result_format import ResultFormat
 from .text import all_lines, find_lines, to_number
 
 _US, _MB, _GB = 1e-6, 1e6, 1e9

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..text import format_plural
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import read_documents
-from .result_format import ResultFormat
 from .text import all_lines, find_lines, ratio, read_table, scaled, split_csv, to_number
 
 _NS = 1e-9

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
-from .result_format import ResultFormat
 from .serving_rows import add_server
 from .text import all_lines, mean, ratio, scaled, to_number
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..text import format_plural
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
-from .result_format import ResultFormat
 from .text import all_lines, find_lines, ratio, scaled, to_number, to_seconds
 
 _MS, _NS = 1e-3, 1e-9

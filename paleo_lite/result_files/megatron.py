@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .log_heads import facts_by_name, read_arguments, value_of
-from .result_format import ResultFormat
 from .text import find_lines, mean, ratio, to_number
 from .training_logs import add_microsteps, microstep_seconds
 

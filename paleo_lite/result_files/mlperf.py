@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import decode_json, dig
-from .result_format import ResultFormat
 from .serving_rows import add_server
 from .text import all_lines, find_lines, mean, ratio, scaled, to_number
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .findings import Findings
-from .result_format import ResultFormat
+from .findings import Findings, ResultFormat
 from .text import all_lines, ratio, to_number
 
 _STARTING = re.compile(r"# Collective test starting: (\w+)|(?:^|[\s/])(\w+_perf)\b")

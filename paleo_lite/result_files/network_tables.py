@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import read_documents
-from .result_format import ResultFormat
 from .text import find_lines, read_table, scaled, to_number
 
 _MS = 1e-3

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from .findings import Findings
-from .result_format import ResultFormat
+from .findings import Findings, ResultFormat
 from .text import all_lines, find_lines, ratio, read_table, scaled, to_number, to_seconds
 
 _BAR = re.compile(r"100%\|[^|]*\| *(\d{1,15})/(\d{1,15}) \[[\d:]+<[\d:?]+, +(\d+(?:\.\d*)?) ?(it/s|s/it)\]")

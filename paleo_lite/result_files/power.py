@@ -12,9 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
-from .result_format import ResultFormat
 from .text import UNITS, all_lines, find_lines, mean, product, ratio, read_table, split_csv, to_number
 
 _BUSY_SHARE = 0.5

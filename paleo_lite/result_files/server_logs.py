@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text import format_plural
-from .findings import Findings
-from .result_format import ResultFormat
+from .findings import Findings, ResultFormat
 from .serving_rows import add_server
 from .text import all_lines, find_lines, ratio, to_number
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
-from .result_format import ResultFormat
 from .serving_rows import add_server
 from .text import ratio, scaled, to_number
 

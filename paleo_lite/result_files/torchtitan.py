@@ -6,9 +6,8 @@ import math
 import re
 from pathlib import Path
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .log_heads import head_lines
-from .result_format import ResultFormat
 from .text import find_lines, mean, ratio, to_number
 
 _STEP = re.compile(

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import read_documents
-from .result_format import ResultFormat
 from .text import UNITS, find_lines, mean, product, ratio, scaled, to_number, to_seconds
 from .training_heads import record_composer, record_deepspeed, record_litgpt, record_trainer
 

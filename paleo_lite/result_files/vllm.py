@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .descriptions import note_description
-from .findings import Findings
+from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
-from .result_format import ResultFormat
 from .serving_rows import add_server
 from .text import find_lines, mean, ratio, scaled, to_number
 

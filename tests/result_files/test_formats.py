@@ -3,7 +3,7 @@
 Tests: result_files/aiperf.py, result_files/kernel_tables.py, result_files/links.py, result_files/llama_bench.py,
     result_files/load_clients.py, result_files/local_runs.py, result_files/megatron.py, result_files/mlperf.py,
     result_files/nccl_tests.py, result_files/network_tables.py, result_files/pictures.py, result_files/power.py,
-    result_files/published.py, result_files/result_format.py, result_files/server_logs.py, result_files/sglang.py,
+    result_files/published.py, result_files/server_logs.py, result_files/sglang.py,
     result_files/training_logs.py, result_files/trtllm_bench.py, result_files/vllm.py.
 """
 
