@@ -80,8 +80,7 @@ def resolve_question(
             ppp=question.ppp,
             calibration=question.calibration,
             products=formats.products,
-            is_language_model=network.is_language_model,
-            is_text_encoder=network.is_text_encoder,
+            network=network,
         )
     workload = Workload(
         network,

@@ -175,8 +175,7 @@ def _choose_model(
         workload.precision,
         time_model,
         execution=workload.execution,
-        is_language_model=workload.network.is_language_model,
-        is_text_encoder=workload.network.is_text_encoder,
+        network=workload.network,
     )
 
 

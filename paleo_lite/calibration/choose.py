@@ -38,6 +38,7 @@ from .prior import (
 )
 
 if TYPE_CHECKING:
+    from ..architectures.network import Network
     from .store import Calibration
 
 POOL_FILE = "pooled.json"
@@ -79,12 +80,10 @@ def choose_model(
     ppp: float | None = None,
     calibration: str | Calibration | None = None,
     products: str | None = None,  # precision of matrix products, if it differs from `precision`
-    # Whether the network is a decoder of text. In PyTorch, the kernels of decoders are timed with the constants that
-    # were fitted to published training steps of language models (`paleo_lite.timing.blocks`).
-    is_language_model: bool = False,
-    # Whether the network is an encoder of text. Its matrix products are as certain as products timed one by one
-    # (`with_certain_products`).
-    is_text_encoder: bool = False,
+    # In PyTorch, the kernels of decoders of text are timed with the constants that were fitted to published training
+    # steps of language models (`paleo_lite.timing.blocks`). The matrix products of encoders of text are as certain as
+    # products timed one by one (`with_certain_products`).
+    network: Network | None = None,
 ) -> TimeModel:
     """Return the requested time model, or the best available one.
 
@@ -97,16 +96,7 @@ def choose_model(
     another device or precision.
     """
     if products is not None:
-        wide = choose_model(
-            device,
-            precision,
-            time_model,
-            execution,
-            ppp,
-            calibration,
-            is_language_model=is_language_model,
-            is_text_encoder=is_text_encoder,
-        )
+        wide = choose_model(device, precision, time_model, execution, ppp, calibration, network=network)
         if not isinstance(wide, CalibratedModel):
             return wide
         return msgspec.structs.replace(wide, narrow_relative_efficiency=narrow_efficiency(wide, device, products))
@@ -131,11 +121,11 @@ def choose_model(
         return find_model(time_model, ppp)
     model = pooled_model(device, precision, execution)
     if not isinstance(model, NotPooled):
-        if is_language_model and execution in (*UNFUSED_EXECUTIONS, COMPILED):
+        if network is None or execution not in (*UNFUSED_EXECUTIONS, COMPILED):
+            return model
+        if network.is_language_model:
             return use_kernel_constants(model)
-        if is_text_encoder and execution in (*UNFUSED_EXECUTIONS, COMPILED):
-            return with_certain_products(model, device, precision)
-        return model
+        return with_certain_products(model, device, precision) if network.is_text_encoder else model
     if time_model == CALIBRATED:
         raise BadValue(
             f"the calibrated model needs a calibration for {device.id} in {precision} ({model.reason}): give one with "

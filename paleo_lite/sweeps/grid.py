@@ -91,12 +91,7 @@ class Grid:
                     self.engines[device, model] = engine
                 elif name in (AUTOMATIC, CALIBRATED):
                     self.models[device, model] = choose_model(
-                        machine.device,
-                        precision,
-                        required,
-                        execution,
-                        is_language_model=network.is_language_model,
-                        is_text_encoder=network.is_text_encoder,
+                        machine.device, precision, required, execution, network=network
                     )
                 else:
                     self.models[device, model] = find_model(name, self.space.ppp)
