@@ -26,7 +26,7 @@ from ..machines import Device
 from ..questions.records import settings_of
 from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.lengths import read_lengths, response_lengths
-from ..reinforcement.rollouts import Rollouts, roll_out
+from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
 from ..reinforcement.weights import WeightTransfer, has_host_link, swap_s, transfer_weights
@@ -72,8 +72,7 @@ def predict_rl(question: Rl, constants: RlConstants | None = None) -> Predicted:
     if question.rules.rolls_out:
         deployment = make_deployment(question, devices)
         rollouts = roll_out_samples(question, devices, deployment, lengths, constants)
-    setup = make_setup(question, devices)
-    return complete(question, devices, setup, job, lengths, trainer, rollouts, deployment, constants)
+    return complete(question, devices, job, lengths, trainer, rollouts, deployment, constants)
 
 
 def predict_trainer(question: Rl, constants: RlConstants | None = None) -> TrainerTimes:
@@ -111,7 +110,6 @@ def make_setup(question: Rl, devices: Devices) -> StepSetup:
 def complete(
     question: Rl,
     devices: Devices,
-    setup: StepSetup,
     job: Job,
     lengths: Ints,  # tokens of every response
     trainer: TrainerTimes,
@@ -121,6 +119,7 @@ def complete(
 ) -> Predicted:
     """Return the step of a trainer and of engines, with what is between them."""
     constants = constants or rl_constants()
+    setup = make_setup(question, devices)
     transfer = None
     if rollouts is not None:
         transfer = transfer_of(question, devices, job, constants)
@@ -311,20 +310,17 @@ def roll_out_samples(
     question: Rl, devices: Devices, deployment: Deployment, lengths: Ints, constants: RlConstants
 ) -> Rollouts:
     """Return the rollouts."""
-    engines, tools = devices.rollouts // question.rollout_tensor, settings_of(question.tools)
+    tools = settings_of(question.tools)
     try:
         return roll_out(
             deployment,
-            engines,
-            question.prompt_tokens,
-            lengths,
+            devices.rollouts // question.rollout_tensor,
+            Samples(question.prompt_tokens, lengths, tools.get("turns", 1), tools.get("seconds", 0.0)),
             constants,
             is_eager=question.is_eager,
             has_adapters=question.lora is not None,
             nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
             steps_ahead=question.steps_off,
-            turns=tools.get("turns", 1),
-            tool_s=tools.get("seconds", 0.0),
         )
     except DoesNotFit as error:
         reason = str(error).partition("; use a larger")[0]

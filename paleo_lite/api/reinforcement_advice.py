@@ -21,7 +21,6 @@ from ..errors import BadValue, PaleoError
 from ..reinforcement.answer import RlAnswer, RlRow
 from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.rollouts import Rollouts
-from ..reinforcement.step import StepSetup
 from ..reinforcement.trainer import TrainerTimes
 from ..serving.deployment import Deployment
 from ..timing.memory import usable_bytes
@@ -30,7 +29,6 @@ from .reinforcement import (
     complete,
     make_deployment,
     make_job,
-    make_setup,
     response_lengths_of,
     roll_out_samples,
     time_trainer_of,
@@ -124,8 +122,7 @@ def _together(
         base, **trained.degrees, rollout_tensor=generated.tensor, rollout_workers=apart, steps_off=steps_off
     )
     placed = devices._replace(trainer=trained.devices, rollouts=generated.devices)
-    setup: StepSetup = make_setup(question, placed)
-    return complete(question, placed, setup, job, lengths, trained.times, generated.rollouts, generated.deployment)
+    return complete(question, placed, job, lengths, trained.times, generated.rollouts, generated.deployment)
 
 
 def _trainers(

@@ -7,7 +7,7 @@ and the longest one decides. Engines that do not record graphs launch every kern
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -107,21 +107,28 @@ def with_rollout_host(deployment: Deployment, constants: RlConstants, nodes: int
     return msgspec.structs.replace(deployment, engine=engine)
 
 
+class Samples(NamedTuple):
+    """The samples of a step: one prompt, and responses of several turns, between which a tool is called."""
+
+    prompt_tokens: int
+    lengths: Ints  # tokens of every response, in rising order
+    turns: int = 1  # parts of a response
+    tool_s: float = 0.0  # time of a call
+
+
 def roll_out(
     deployment: Deployment,  # one engine
     engines: int,
-    prompt_tokens: int,
-    lengths: Ints,  # tokens of every response, in rising order
+    samples: Samples,
     constants: RlConstants,
     *,
     is_eager: bool = False,
     has_adapters: bool = False,  # whether the engine computes adapters beside its matrices
     nodes: int = 1,  # on which the devices of an engine are
     steps_ahead: int = 0,  # steps whose samples fill an engine beside those of this one
-    turns: int = 1,  # parts of a response, between which a tool is called
-    tool_s: float = 0.0,  # time of a call
 ) -> Rollouts:
     """Return the rollouts of all samples over engines of one kind; raise DoesNotFit if a sample does not fit."""
+    prompt_tokens, lengths = samples.prompt_tokens, samples.lengths
     if engines > len(lengths):
         raise BadValue(
             f"{len(lengths):,} samples are fewer than the {engines:,} engines: give fewer `--rollout-workers`"
@@ -138,7 +145,7 @@ def roll_out(
         launch_s = constants.launch_s * (ADAPTED_LAUNCHES if has_adapters else 1)
         prepared = with_launches(prepared, most_live, context, launch_s)
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
-    called_s = (turns - 1) * tool_s
+    called_s = (samples.turns - 1) * samples.tool_s
     context = prompt_tokens + float((engine_lengths.astype(float) ** 2).mean() / engine_lengths.mean()) / 2
     steady_s = _steady_s(prepared, traffic, context, steps_ahead, factor)
     seconds, counts = live_sequences(outcome)
