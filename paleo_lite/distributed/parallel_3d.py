@@ -32,11 +32,9 @@ from .stage_communication import (
     stage_transfer_s,
 )
 from .stage_memory import (
-    ReplicaGroup,
     copied_bytes,
     peak_memory_bytes,
     recomputed_s,
-    replica_groups,
     stage_memories,
 )
 from .step import Step
@@ -76,13 +74,9 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
         return predict_alone(job, batch_size, settings).as_step(factor)
     plan = plan_step(job, topology, batch_size, settings)
-    config, layout, costs, stages, notes = plan
+    config, layout, costs, _, notes = plan
     settings = settings.with_straggler_slowdown(layout.data)
-    longest = max(stages, key=lambda stage: stage.passes_s)
-    groups = replica_groups(config, layout, longest.expert_share)
-
-    # The pipeline bubble adds (p - 1) / v micro-batches to the m micro-batches of a step.
-    slots = layout.micro_batches + (config.pipeline - 1) / config.virtual_stages
+    longest, slots = plan.longest, plan.slots
     compute_factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
     # Passes and recomputation are of one micro-batch.
     passes_s = longest.passes_s * compute_factor
@@ -91,11 +85,11 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     copied = copied_bytes(longest, config, costs.hidden_state_bytes) * layout.micro_batches
     offloaded_s = exposed_copies_s(job, copied, compute_s)
     compute_s += offloaded_s
-    exchanges = _exchanges(job, topology, settings, plan, longest, groups, slots, compute_factor, compute_s)
+    exchanges = _exchanges(job, topology, settings, plan, compute_factor, compute_s)
     interference_s = settings.interference * exchanges.hidden_gradients_s
     compute_s += interference_s
 
-    updated_share = sum(group.share / group.replicas for group in groups) if config.zero_stage else 1.0
+    updated_share = sum(group.share / group.replicas for group in plan.groups) if config.zero_stage else 1.0
     runs_on_host = job.workload.options.offload != "none"
     if runs_on_host:
         update_s, note = _update_on_host(job, longest, updated_share, topology.devices_per_node, compute_s)
@@ -143,17 +137,14 @@ def _exchanges(
     topology: Topology,
     settings: Settings,
     plan: Plan,
-    longest: StageCost,
-    groups: list[ReplicaGroup],
-    slots: float,  # micro-batches that the longest stage computes or waits for
     compute_factor: float,
     compute_s: float,  # of the step, behind which gradients are exchanged
 ) -> _Exchanges:
     """Return the communication of a step, as the devices of the longest stage see it."""
-    config, layout, costs = plan.config, plan.layout, plan.costs
+    config, layout, costs, longest, groups = plan.config, plan.layout, plan.costs, plan.longest, plan.groups
     exchange = exchange_of(job, config, settings, costs.experts_per_token)
     of_activations = [
-        (count * slots, *activation_communication_s(cost, topology, config, compute_factor, exchange))
+        (count * plan.slots, *activation_communication_s(cost, topology, config, compute_factor, exchange))
         for cost, count in ((longest.block, longest.blocks), (longest.outer, 1))
     ]
     transfers = 2 * config.virtual_stages * layout.micro_batches
@@ -165,12 +156,11 @@ def _exchanges(
     gradients_s, hidden_s = gradient_communication_s(
         topology,
         groups,
-        layout,
+        layout.micro_batches,
         gathered_bytes,
         gradient_bytes * exchange_ratio_of(job, settings),
         compute_s,
-        config,
-        settings,
+        msgspec.structs.replace(settings, parallel=config),
         costs.exposed_sharding,
     )
     matrices_s = matrix_gather_s(job, topology, groups, config, longest.block.parameter_bytes * longest.blocks)

@@ -119,11 +119,10 @@ def _ring_step_s(topology: Topology, stride: int, devices: int, size: float) -> 
 def gradient_communication_s(
     topology: Topology,
     groups: list[ReplicaGroup],
-    layout: Layout,
+    micro_batches: int,  # of a replica and step
     parameter_bytes: float,
     gradient_bytes: float,
     compute_s: float,
-    config: ParallelConfig,
     settings: Settings,
     exposed_sharding: float,
 ) -> tuple[float, float]:
@@ -138,6 +137,7 @@ def gradient_communication_s(
     The bytes are those of the parameters and, in the precision of their exchange, of the gradients of a device without
     sharding.
     """
+    config = settings.parallel or ParallelConfig()
     sharding, collective = config.sharding_rules, settings.collective
     if collective is not None and sharding.zero_stage:
         collective = choose_reduce_scatter(topology, collective, config.sharding or f"zero-{sharding.zero_stage}")
@@ -160,17 +160,17 @@ def gradient_communication_s(
     gather_s, reduce_s = map(float, exchange_s)
     if sharding.gathers_per_micro_batch:
         per_micro_batch_s = sharding.gathers_per_micro_batch * gather_s + reduce_s
-        communication_s = per_micro_batch_s * layout.micro_batches + between_nodes_s
+        communication_s = per_micro_batch_s * micro_batches + between_nodes_s
         inside_gather_s, inside_reduce_s = map(float, inside_exchange_s)
-        inside_s = (sharding.gathers_per_micro_batch * inside_gather_s + inside_reduce_s) * layout.micro_batches
+        inside_s = (sharding.gathers_per_micro_batch * inside_gather_s + inside_reduce_s) * micro_batches
         overlappable_s = min(communication_s - exposed_sharding * min(inside_s, communication_s), compute_s)
     else:
-        reductions = layout.micro_batches if sharding.reduces_every_micro_batch else 1
+        reductions = micro_batches if sharding.reduces_every_micro_batch else 1
         exchanged_s = reduce_s * reductions
         gathered_s = gather_s * sharding.gathers_per_step if sharding.gathers_per_step else reduce_s
         communication_s = exchanged_s + gathered_s
         # The exchange overlaps with the backward pass (two thirds of the computation) of its micro-batches.
-        overlappable_s = min(exchanged_s, compute_s * 2 / 3 * reductions / layout.micro_batches)
+        overlappable_s = min(exchanged_s, compute_s * 2 / 3 * reductions / micro_batches)
     hidden_s = settings.overlap_efficiency * overlappable_s if settings.overlap else 0.0
     return communication_s, hidden_s
 

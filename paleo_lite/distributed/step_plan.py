@@ -19,7 +19,7 @@ from .parallel_config import ParallelConfig
 from .parallel_layout import Layout, plan_layout, single_device_config
 from .settings import Settings
 from .stage_communication import dispatcher_of
-from .stage_memory import peak_memory_bytes, stage_memories, sum_of_modules
+from .stage_memory import ReplicaGroup, peak_memory_bytes, replica_groups, stage_memories, sum_of_modules
 
 COHERENT_BYTES_PER_S = 100e9
 """Bandwidth of a link to the host from which recipes copy activations to it: that of NVLink-C2C, not of PCIe."""
@@ -33,6 +33,21 @@ class Plan(NamedTuple):
     costs: BlockCosts
     stages: list[StageCost]  # cost of each device of the pipeline
     notes: list[str]  # description of the configuration first
+
+    @property
+    def longest(self) -> StageCost:
+        """Cost of the device whose passes take longest."""
+        return max(self.stages, key=lambda stage: stage.passes_s)
+
+    @property
+    def groups(self) -> list[ReplicaGroup]:
+        """Replicas that exchange the gradients of the longest stage."""
+        return replica_groups(self.config, self.layout, self.longest.expert_share)
+
+    @property
+    def slots(self) -> float:
+        """Micro-batches that the longest stage computes or waits for: the bubble adds (p - 1) / v of them."""
+        return self.layout.micro_batches + (self.config.pipeline - 1) / self.config.virtual_stages
 
 
 def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Plan:

@@ -152,7 +152,7 @@ def ranks_of_experts(config: ParallelConfig) -> int:
 
 def relative_work(plan: Plan, tokens: Floats) -> Floats:
     """Return the work of samples over that of one with the mean length: attention grows with the square."""
-    longest = max(plan.stages, key=lambda stage: stage.passes_s)
+    longest = plan.longest
     attention_s = (longest.block.attention_s + longest.block.attention_backward_s) * longest.blocks
     share = min(attention_s / longest.passes_s, 1.0) if longest.passes_s else 0.0
     ratio = tokens / tokens.mean()

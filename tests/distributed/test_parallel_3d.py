@@ -467,10 +467,9 @@ def test_a_share_of_the_sharding_inside_a_node_is_not_hidden(nodes: int, exposed
     """Full sharding gathers for both passes and reduces, for each micro-batch; a node alone has eight devices."""
     parameter_bytes, gradient_bytes, micro_batches = 4e9, 8e9, 3
     topology = TWO_NODES if nodes == 2 else parse_topology(NODE)
-    layout = Layout(8 * nodes, micro_batches)
     communication_s, hidden_s = gradient_communication_s(
-        topology, [ReplicaGroup(1.0, 8 * nodes, 1)], layout, parameter_bytes, gradient_bytes, 1e9,
-        ParallelConfig(sharding="full-shard"), Settings(overlap_efficiency=0.5), exposed_sharding,
+        topology, [ReplicaGroup(1.0, 8 * nodes, 1)], micro_batches, parameter_bytes, gradient_bytes, 1e9,
+        Settings(overlap_efficiency=0.5, parallel=ParallelConfig(sharding="full-shard")), exposed_sharding,
     )  # fmt: skip
     inside = subgroup_topology(topology, 1, 8)
     all_s, inside_s = (
@@ -486,26 +485,25 @@ def test_a_share_of_the_sharding_inside_a_node_is_not_hidden(nodes: int, exposed
 def test_experts_are_exchanged_where_dense_layers_have_one_replica() -> None:
     """Tensor parallelism over eight devices with two groups of experts: only experts have replicas, four of them."""
     groups = [ReplicaGroup(0.25, 1, 8), ReplicaGroup(0.75, 4, 2)]
-    communication_s, hidden_s = gradient_communication_s(
-        parse_topology(NODE), groups, Layout(1, 1), 4e9, 4e9, 0.0, ParallelConfig(sharding="ddp"), Settings(), 0.0
-    )
+    settings = Settings(parallel=ParallelConfig(sharding="ddp"))
+    communication_s, hidden_s = gradient_communication_s(parse_topology(NODE), groups, 1, 4e9, 4e9, 0.0, settings, 0.0)
     four_devices = subgroup_topology(parse_topology(NODE), 2, 4)
     assert communication_s == pytest.approx(topology_all_reduce_s(four_devices, 0.75 * 4e9))
     assert hidden_s == 0
 
 
 def test_no_more_communication_is_hidden_than_there_is_computation() -> None:
-    asked = ([ReplicaGroup(1.0, 16, 1)], Layout(16, 4), 4e9, 4e9)
+    asked = ([ReplicaGroup(1.0, 16, 1)], 4, 4e9, 4e9)
     all_reduce_s = topology_all_reduce_s(TWO_NODES, 4e9)
-    settings = Settings(overlap_efficiency=1.0)
-    sharded = gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="full-shard"), settings, 0.0)
+    full = Settings(overlap_efficiency=1.0, parallel=ParallelConfig(sharding="full-shard"))
+    sharded = gradient_communication_s(TWO_NODES, *asked, 0.01, full, 0.0)
     assert sharded == (pytest.approx(4 * 1.5 * all_reduce_s), 0.01)
     # Gradients that are exchanged once are hidden by the backward pass of the last micro-batch: 2/3 of 1/4.
-    plain = gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="ddp"), settings, 0.0)
+    replicated = Settings(overlap_efficiency=1.0, parallel=ParallelConfig(sharding="ddp"))
+    plain = gradient_communication_s(TWO_NODES, *asked, 0.01, replicated, 0.0)
     assert plain == (pytest.approx(all_reduce_s), pytest.approx(0.01 * 2 / 3 / 4))
-    without = gradient_communication_s(
-        TWO_NODES, *asked, 1e9, ParallelConfig(sharding="ddp"), Settings(overlap=False), 0.0
-    )
+    apart = Settings(overlap=False, parallel=ParallelConfig(sharding="ddp"))
+    without = gradient_communication_s(TWO_NODES, *asked, 1e9, apart, 0.0)
     assert without == (pytest.approx(all_reduce_s), 0.0)
 
 
