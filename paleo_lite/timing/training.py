@@ -102,7 +102,7 @@ def recomputed_layers(workload: Workload) -> NDArray[np.bool_]:
         return is_recomputed
     # Imported on demand: the memory plan of a network is needed for checkpointing only.
     from .liveness import make_plan
-    from .memory import find_segments
+    from .segments import find_segments
 
     plan = cached_for_layers(make_plan, layers, element_bytes(workload.precision))
     segments = find_segments(layers, plan, checkpointing)

@@ -1,6 +1,6 @@
 """Memory against torch's own tracker of whole steps, against papers, and against what was run and found by trying.
 
-Tests: timing/workload.py.
+Tests: timing/memory.py, timing/segments.py, timing/workload.py.
 """
 
 from __future__ import annotations
@@ -21,15 +21,8 @@ from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.capacity import fit_memory
 from paleo_lite.timing.liveness import make_plan
-from paleo_lite.timing.memory import (
-    Memory,
-    MemoryFit,
-    find_segments,
-    largest_batch,
-    memory_coefficients,
-    peak_memory,
-    usable_bytes,
-)
+from paleo_lite.timing.memory import Memory, MemoryFit, largest_batch, memory_coefficients, peak_memory, usable_bytes
+from paleo_lite.timing.segments import find_segments
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.workload import Workload
 
