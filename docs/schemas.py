@@ -23,7 +23,7 @@ from paleo_lite.calibration.store import Calibration
 from paleo_lite.calibration.suggest import Suggestions
 from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
-from paleo_lite.distributed.links import LinkCalibration
+from paleo_lite.distributed.link_calibrations import LinkCalibration
 from paleo_lite.distributed.platforms import Computer, Platform
 from paleo_lite.engines.constants import EngineConstants
 from paleo_lite.machines import Device

@@ -237,7 +237,7 @@ def links(*, move: float | str | None = None) -> LinkList | StaticResult:
 
 
 def _links_document(rows: list[dict[str, Any]]) -> Document:
-    from ..distributed.links import shipped_link_calibrations
+    from ..distributed.link_calibrations import shipped_link_calibrations
 
     registered = read_links().link
     page = links_page({row["id"]: registered[row["id"]] for row in rows})

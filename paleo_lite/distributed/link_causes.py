@@ -22,16 +22,8 @@ from .collectives import (
     reduce_scatter_time_s,
     topology_all_reduce_s,
 )
-from .links import (
-    LinkCalibration,
-    LinkRate,
-    Topology,
-    device_link,
-    link_between_nodes,
-    link_inside_nodes,
-    link_rate,
-    shipped_link_calibrations,
-)
+from .link_calibrations import LinkCalibration, shipped_link_calibrations
+from .links import LinkRate, Topology, device_link, link_between_nodes, link_inside_nodes, link_rate
 from .platforms import usual_computer
 
 if TYPE_CHECKING:

@@ -1,40 +1,26 @@
 """Links and topologies: `LinkRate`, `Topology`, and the lookup of a link's rate by name.
 
-A link's name is one of the registry (``hardware/links.toml``), one of a calibrated platform, with a `LinkCalibration`
-fitted to measured collectives (``calibrations/links/``), or a rate such as ``25 GB/s``.
+A link's name is one of the registry (``hardware/links.toml``), one of a calibrated platform
+(`paleo_lite.distributed.link_calibrations`), or a rate such as ``25 GB/s``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from ..errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
-from ..files import read_typed, shipped_folder
+from ..errors import AmbiguousName, BadQuantity, BadValue, UnknownName
 from ..machines import Device, Link, read_links
 from ..text import normalize_name
 from ..units import check_integer, format_si, parse_quantity
-
-FORMAT = 1
-OPERATIONS = {
-    "all-reduce": (2, True),
-    "reduce-scatter": (1, True),
-    "all-gather": (1, True),
-    "all-to-all": (1, True),
-    "point-to-point": (1, False),
-}
-"""Measured operations, as (factor, whether the message is divided): the cost is the factor times n - 1 steps and
-(n - 1) / n of the message, or the factor times a single step with the complete message."""
+from .link_calibrations import FITTED_FIELDS, MOST_FITTED, LinkCalibration, shipped_link_calibrations
 
 FORM = "'2x k40m @ pcie3, 16 nodes @ infiniband'"
 
-_MAX_BYTES = 2**16
 _MAX_DEVICES = 1_000_000
 
 _RATE = re.compile(r"[-+.]?\d[\d.]*(e[-+]?\d+)?(\s+[^x×\s].*|[a-z]*(/s|bps))?|.*/s", re.IGNORECASE)
@@ -57,11 +43,6 @@ def link_time_s(
 
 _LEAST_RATE, _MOST_RATE = 1.0, 1e18
 """Limits of the bandwidth of a link in bytes per second, so that no time that follows is 0 or infinite."""
-
-_MOST_FITTED = 3600
-"""Largest latency in seconds, and largest fitted share."""
-
-_LEAST_SHARE = 1e-9
 
 
 class LinkRate(msgspec.Struct, frozen=True):
@@ -109,8 +90,8 @@ class LinkRate(msgspec.Struct, frozen=True):
         for seconds in (self.latency_s, self.start_s, self.ramp_s, self.switch_s):
             if not 0 <= seconds < math.inf:
                 raise BadValue(f"link {self.name}: a latency must be >= 0 s (got {seconds:g})")
-            if seconds > _MOST_FITTED:
-                raise BadValue(f"link {self.name}: a latency must be at most {_MOST_FITTED} s (got {seconds:g})")
+            if seconds > MOST_FITTED:
+                raise BadValue(f"link {self.name}: a latency must be at most {MOST_FITTED} s (got {seconds:g})")
         for share in (self.ppp, self.small_share, *(share for _, share in self.ppp_at)):
             if not 0 < share < math.inf:
                 raise BadValue(f"link {self.name}: the PPP must be > 0 (got {share:g})")
@@ -316,7 +297,7 @@ def link_rate(
     # links: "8x infiniband-hdr".
     name_or_link: str | Link | LinkRate,
     ppp: float | None = None,  # share of the data sheet's bandwidth that is reached; it replaces calibrations
-    operation: str = "all-reduce",  # one of `OPERATIONS`; calibrations differ between them
+    operation: str = "all-reduce",  # one of `link_calibrations.OPERATIONS`; calibrations differ between them
 ) -> LinkRate:
     """Return the rate of a link."""
     if isinstance(name_or_link, LinkRate):
@@ -411,81 +392,6 @@ def _data_sheet_rate(identity: str, link: Link) -> LinkRate:
     return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s, kind=link.kind, per=link.per)
 
 
-class OperationFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Fit of one collective operation on a link.
-
-    Attributes
-    ----------
-    start_s, latency_s, ramp_s, switch_s, small_share : float
-        Parameters of the model, see `LinkRate`.
-    workers : list of int
-        Measured numbers of workers, in rising order.
-    ppp : list of float
-        Share of the link's bandwidth that each number of workers reaches.
-    points : int
-        Number of measurements.
-    smallest_bytes, largest_bytes : int
-        Range of the measured message sizes.
-    scatter : float
-        Relative scatter of held-out measurements around the model: 90% lie within 2.015 times this value.
-    held_out_sizes : float
-        Mean absolute relative error with message sizes held out.
-    held_out_workers : float or None
-        Mean absolute relative error with each number of workers held out; None if only one was measured.
-    """
-
-    start_s: float
-    latency_s: float
-    ramp_s: float
-    switch_s: float
-    small_share: float
-    workers: list[int]
-    ppp: list[float]
-    points: int
-    smallest_bytes: int
-    largest_bytes: int
-    scatter: float
-    held_out_sizes: float
-    held_out_workers: float | None = None
-
-
-class LinkCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Calibration of a link on one platform: devices, software, and the link between them.
-
-    Attributes
-    ----------
-    format : int
-        Version of the file format.
-    link : str
-        Id of the link in ``hardware/links.toml``; the PPP are relative to its bandwidth.
-    per_direction : str
-        That bandwidth at the time of the fit.
-    platform, software : str
-        Description of the measured platform.
-    sources : list of str
-        Sources of the measurements.
-    operations : dict of str to OperationFit
-        Fits by name of the operation, see `OPERATIONS`.
-    inputs : list of str
-        Files with the measurements, and their checksums.
-    stands_for_link : bool
-        Whether this calibration is used when the link is requested by its own name.
-    """
-
-    format: int
-    link: str
-    per_direction: str
-    platform: str
-    software: str
-    sources: list[str]
-    operations: dict[str, OperationFit]
-    inputs: list[str] = []
-    stands_for_link: bool = False
-
-
-_FITTED_FIELDS = ("start_s", "latency_s", "ramp_s", "switch_s", "small_share", "scatter")
-
-
 def calibrated_link_rate(name: str, calibration: LinkCalibration, operation: str = "all-reduce") -> LinkRate | None:
     """Return the rate of a calibrated link; None if the operation was not measured."""
     fit = calibration.operations.get(operation)
@@ -500,37 +406,5 @@ def calibrated_link_rate(name: str, calibration: LinkCalibration, operation: str
         label=f"calibration {name}: {calibration.software}, {fit.points} measurements, {error}",
         ppp_at=tuple(zip(fit.workers, fit.ppp)),
         in_all_to_all=calibrated_link_rate(name, calibration, "all-to-all") if is_sum else None,
-        **{field: getattr(fit, field) for field in _FITTED_FIELDS},
+        **{field: getattr(fit, field) for field in FITTED_FIELDS},
     )
-
-
-@cache
-def shipped_link_calibrations() -> dict[str, LinkCalibration]:
-    """Return the shipped calibrations of links by name."""
-    folder = shipped_folder("calibrations") / "links"
-    return {path.stem: read_link_calibration(path) for path in sorted(folder.glob("*.toml"))}
-
-
-def read_link_calibration(path: Path) -> LinkCalibration:
-    """Read the calibration of a link from a TOML file.
-
-    Raise BadFile with file and field if the file is malformed or a value is impossible.
-    """
-    calibration = read_typed(path, LinkCalibration, "calibration of a link", _MAX_BYTES)
-    if calibration.format != FORMAT:
-        raise BadFile(f"{path}: format must be {FORMAT} for this version of paleo-lite (got {calibration.format})")
-    for name, fit in calibration.operations.items():
-        if name not in OPERATIONS:
-            raise BadFile(f"{path}: operations must be named {', '.join(OPERATIONS)} (got {name!r})")
-        if not fit.workers or len(fit.workers) != len(fit.ppp) or sorted(set(fit.workers)) != fit.workers:
-            raise BadFile(f"{path}: operations.{name}: workers must be in rising order, each with a PPP")
-        if fit.workers[0] < 2 or not all(0 < share < math.inf for share in (*fit.ppp, fit.small_share)):
-            raise BadFile(f"{path}: operations.{name}: workers must be >= 2, PPP and small_share > 0")
-        if not all(0 <= seconds < math.inf for seconds in (fit.start_s, fit.latency_s, fit.ramp_s, fit.switch_s)):
-            raise BadFile(f"{path}: operations.{name}: start_s, latency_s, ramp_s and switch_s must be >= 0 s")
-        for field in _FITTED_FIELDS:
-            if not 0 <= getattr(fit, field) <= _MOST_FITTED:
-                raise BadFile(f"{path}: operations.{name}: {field} must be from 0 to {_MOST_FITTED}")
-        if not all(share >= _LEAST_SHARE for share in (*fit.ppp, fit.small_share)):
-            raise BadFile(f"{path}: operations.{name}: PPP and small_share must be at least {_LEAST_SHARE:g}")
-    return calibration

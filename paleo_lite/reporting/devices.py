@@ -22,7 +22,7 @@ from .document import (
 )
 
 if TYPE_CHECKING:
-    from ..distributed.links import LinkCalibration
+    from ..distributed.link_calibrations import LinkCalibration
 
 SCOPE_TITLES = {
     "die": "one GPU",

@@ -1,4 +1,7 @@
-"""Links by name, by rate and by calibration."""
+"""Links by name, by rate and by calibration.
+
+Tests: distributed/links.py, distributed/link_calibrations.py.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,8 @@ from click.testing import CliRunner
 from asked import scaling
 from paleo_lite.cli import main
 from paleo_lite.distributed.collectives import all_gather_time_s, all_reduce_time_s
-from paleo_lite.distributed.links import (
-    LinkRate,
-    find_link,
-    link_inside_nodes,
-    link_rate,
-    read_link_calibration,
-    shipped_link_calibrations,
-)
+from paleo_lite.distributed.link_calibrations import read_link_calibration, shipped_link_calibrations
+from paleo_lite.distributed.links import LinkRate, find_link, link_inside_nodes, link_rate
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from paleo_lite.machines import find_device, read_links

@@ -20,7 +20,8 @@ from paleo_lite.distributed.collectives import (
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
-from paleo_lite.distributed.links import calibrated_link_rate, shipped_link_calibrations
+from paleo_lite.distributed.link_calibrations import shipped_link_calibrations
+from paleo_lite.distributed.links import calibrated_link_rate
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
 from paleo_lite.files import shipped_folder
 from paleo_lite.machines import read_links

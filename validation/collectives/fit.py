@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paleo_lite.distributed.links import OPERATIONS, LinkRate, link_time_s
+from paleo_lite.distributed.link_calibrations import OPERATIONS
+from paleo_lite.distributed.links import LinkRate, link_time_s
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.extras import require
 from paleo_lite.timing.intervals import QUANTILES

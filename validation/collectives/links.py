@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paleo_lite.distributed.links import FORMAT, LinkCalibration, OperationFit
+from paleo_lite.distributed.link_calibrations import FORMAT, LinkCalibration, OperationFit
 from paleo_lite.machines import read_links
 
 from .fit import by_operation, fit_link, predict_held_out, scatter_of, seconds_of, size_folds, worker_folds

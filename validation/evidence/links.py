@@ -6,6 +6,7 @@ from pathlib import Path
 
 from paleo_lite.calibration.posterior import Observation
 from paleo_lite.distributed.clusters import cluster_prior
+from paleo_lite.distributed.link_calibrations import shipped_link_calibrations
 from paleo_lite.distributed.link_causes import (
     KIND,
     TIME,
@@ -15,13 +16,7 @@ from paleo_lite.distributed.link_causes import (
     slowest_link,
     with_mean_latencies,
 )
-from paleo_lite.distributed.links import (
-    LinkRate,
-    Topology,
-    calibrated_link_rate,
-    link_rate,
-    shipped_link_calibrations,
-)
+from paleo_lite.distributed.links import LinkRate, Topology, calibrated_link_rate, link_rate
 from paleo_lite.machines import read_links
 
 from ..collectives.fit import by_operation
