@@ -27,8 +27,8 @@ from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
 from paleo_lite.timing.broadcast import keep_freed_memory
 from paleo_lite.timing.calibrated import POWER, CalibratedModel, rates_of
 from paleo_lite.timing.features import CLASSES, padding_and_tiles
-from paleo_lite.timing.models import RequestedOutputs
 from paleo_lite.timing.parameters import NAMES
+from paleo_lite.timing.terms import RequestedOutputs
 from paleo_lite.units import PRECISION_BYTES
 
 from .turns import Turns, take_turns

@@ -13,7 +13,7 @@ from ..profile_analysis.pass_times import PassTimes
 from ..result import Result
 from ..text import format_plural
 from ..timing import Prediction
-from ..timing.models import Terms
+from ..timing.terms import Terms
 from ..units import format_si
 from .by_operation import PROFILE_PASSES, OperationRow, compare_operations, product_sizes
 from .ppp import AT_PEAK

@@ -32,7 +32,8 @@ from ..timing.expert_kernels import (
 from ..timing.fine_tuning import find_logits
 from ..timing.intervals import INTERVAL_LEVEL, QUANTILES, interval_of
 from ..timing.memory import Memory, memory_by_micro_batch
-from ..timing.models import Terms, TimeModel
+from ..timing.models import TimeModel
+from ..timing.terms import Terms
 from ..timing.training import micro_batch
 from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.training_stack import STACK_ATTENTION, supports_stack, use_recipe_efficiency, use_stack_constants

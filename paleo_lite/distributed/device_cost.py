@@ -19,7 +19,7 @@ from ..timing.causes import HOST
 from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
 from ..timing.fine_tuning import find_logits
 from ..timing.memory import Memory
-from ..timing.models import Terms
+from ..timing.terms import Terms
 from ..timing.training_options import with_update
 from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
 from ..timing.training_stack import FUSED_KINDS, stack_constants

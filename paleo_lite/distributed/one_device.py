@@ -23,9 +23,9 @@ from ..timing.attention import is_fused_attention
 from ..timing.blocks import KERNEL_NOTE
 from ..timing.capacity import compare_memory, fit_memory, too_large_message
 from ..timing.memory import RESERVE_BYTES, Memory, MemoryFit, memory_by_micro_batch, usable_bytes
-from ..timing.models import Terms
 from ..timing.optimizers import OPTIMIZERS
 from ..timing.predicting import StackOfStep
+from ..timing.terms import Terms
 from ..timing.training import RECOMPUTE, micro_batch
 from ..timing.training_stack import stack_constants
 from .blocks import block_shape, build_network, model_of_kernels, stack_kernels

@@ -23,7 +23,8 @@ from ..machines import Device, Machine, PeakRate
 from ..timing.activity import Activity
 from ..timing.intervals import INTERVAL_LEVEL, NORMAL_QUANTILES
 from ..timing.memory import usable_bytes
-from ..timing.models import CALIBRATED, LaunchedKernels, RequestedOutputs, Terms, Times
+from ..timing.models import CALIBRATED
+from ..timing.terms import LaunchedKernels, RequestedOutputs, Terms, Times
 from ..timing.workload import UnderEngine
 from .iteration import Iteration, iteration_of
 from .learned import KIND as SERVER

@@ -21,7 +21,7 @@ from ..machines import Device
 from ..timing import RooflineModel, Workload, describe_model
 from ..timing.activity import Activity
 from ..timing.broadcast import Case, stack_cases
-from ..timing.models import RequestedOutputs, layers_peak_s
+from ..timing.terms import RequestedOutputs, layers_peak_s
 from ..timing.workload import matrix_elements
 from ..units import element_bytes
 from .cache import CacheRoom, measure_room

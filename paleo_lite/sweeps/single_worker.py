@@ -17,7 +17,8 @@ from ..errors import PaleoError
 from ..serving.iteration import iteration_of
 from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import BatchedStack, CaseStack, Passes
-from ..timing.models import BoundModel, RequestedOutputs, TimeModel
+from ..timing.models import BoundModel, TimeModel
+from ..timing.terms import RequestedOutputs
 from ..timing.workload import Workload
 from .cases import build_stack, count_work_with_update, counted_precision, resolve_network
 from .grid import Grid, broadcast_along

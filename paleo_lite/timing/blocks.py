@@ -25,9 +25,10 @@ from ..units import parse_quantity
 from .attention import KernelShares, kernel_shares, layer_slowdowns, scale_class
 from .calibrated import CalibratedModel, library_peak
 from .features import UPDATE, Features
-from .models import RequestedOutputs, TimeModel, Times
+from .models import TimeModel
 from .parameters import NAMES, prepare_steps
 from .power import matrix_fraction
+from .terms import RequestedOutputs, Times
 from .workload import Workload
 
 if TYPE_CHECKING:

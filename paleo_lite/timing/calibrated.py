@@ -33,9 +33,10 @@ from ..machines import Machine, PeakRate
 from .activity import Activity, divide_time
 from .features import UPDATE, Features, features_of
 from .intervals import interval_of
-from .models import LayerModel, RequestedOutputs, Terms, Times
+from .models import LayerModel
 from .parameters import INDEX, NAMES, NO_PARAMETER, OVERHEADS, Steps, prepare_steps
 from .power import boost_fraction, convolution_fraction, limited_fraction, matrix_fraction, power_model
+from .terms import RequestedOutputs, Terms, Times
 
 if TYPE_CHECKING:
     from types import EllipsisType

@@ -9,9 +9,10 @@ from ..machines import Device, Machine
 from ..machines.device import CLOCKS
 from ..units import format_si, parse_quantity
 from .generating import STATIC_BATCH_NOTE
-from .models import BoundModel, RooflineModel, Terms, TimeModel, kept_in_cache_bytes
+from .models import BoundModel, RooflineModel, TimeModel, kept_in_cache_bytes
 from .power import MIN_FRACTION, boost_fraction, limited_fraction
 from .prediction import Prediction
+from .terms import Terms
 from .workload import Workload
 
 LEAST_BELOW_ROOFLINE = 0.98

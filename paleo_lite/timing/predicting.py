@@ -10,9 +10,10 @@ import numpy as np
 
 from ..errors import BadValue, CountFailed
 from ..machines import Machine
-from .models import PeakModel, Terms, TimeModel
+from .models import PeakModel, TimeModel
 from .notes import faster_than_bound_note, notes_of
 from .prediction import Prediction
+from .terms import Terms
 from .training import assemble_step, micro_batch
 from .workload import Workload
 

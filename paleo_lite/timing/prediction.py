@@ -20,8 +20,9 @@ from .energy import Power, power_of
 from .facility import Facility
 from .generating import cache_bytes_per_sequence, compute_bound_batch_size, tokens_per_batch
 from .intervals import DIRECT_PRECISIONS, QUANTILES
-from .models import LaunchedKernels, Terms, TimeModel, layers_peak_s
+from .models import TimeModel
 from .power import sustained_fraction
+from .terms import LaunchedKernels, Terms, layers_peak_s
 from .workload import Workload
 
 if TYPE_CHECKING:

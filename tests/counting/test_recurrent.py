@@ -7,7 +7,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.counting import count
 from paleo_lite.timing.broadcast import Case, stack_cases
-from paleo_lite.timing.models import RequestedOutputs
+from paleo_lite.timing.terms import RequestedOutputs
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  (after the check that torch is installed)

@@ -11,7 +11,7 @@ import pytest
 
 import paleo_lite as pl
 from asked import predict_any
-from paleo_lite.timing.models import TIME_LIMITS, seconds_by_limit
+from paleo_lite.timing.terms import TIME_LIMITS, seconds_by_limit
 from paleo_lite.timing.training_options import TrainingOptions
 
 TRAINED = TrainingOptions("adam", mixed_precision=True, checkpointing="sqrt", accumulation=4)

@@ -15,7 +15,7 @@ from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import OverlappingPppModel, PeakModel, PppModel, RooflineModel, Workload, predict
 from paleo_lite.timing.broadcast import Case, stack_cases
 from paleo_lite.timing.features import GroupSums
-from paleo_lite.timing.models import RequestedOutputs
+from paleo_lite.timing.terms import RequestedOutputs
 
 # A plain one, one of many alike layers, attention and layers that only launch something beyond batch 1, depthwise ones,
 # and one whose products are of one size but not of one form (1x7 and 7x1).

@@ -1,7 +1,4 @@
-"""`Terms`: seconds by the name of their pass, and intervals by Student's t.
-
-Tests: timing/models.py.
-"""
+"""`Terms`: seconds by the name of their pass, and intervals by Student's t."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import numpy as np
 import pytest
 
 from paleo_lite.timing.intervals import QUANTILES
-from paleo_lite.timing.models import Terms
+from paleo_lite.timing.terms import Terms
 
 SECONDS = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 STEP = Terms(("forward", "backward_data", "update"), SECONDS, SECONDS, SECONDS, overhead_s=4.0, deviation=0.1)

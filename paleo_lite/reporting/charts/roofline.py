@@ -13,7 +13,7 @@ import msgspec
 
 from ...errors import BadValue
 from ...timing import Prediction
-from ...timing.models import seconds_by_limit
+from ...timing.terms import seconds_by_limit
 from ...units import format_si
 from ..document import format_percent
 from .layers import prediction_subtitle

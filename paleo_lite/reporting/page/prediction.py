@@ -9,8 +9,8 @@ from ...architectures.pipelines.counts import count_pipeline
 from ...calibration.alternatives import Alternative, Alternatives
 from ...text import format_plural
 from ...timing import Prediction
-from ...timing.models import TIME_LIMITS, seconds_by_limit
 from ...timing.pipeline_prediction import PipelinePrediction
+from ...timing.terms import TIME_LIMITS, seconds_by_limit
 from ...units import format_interval, format_number, format_si
 from ..answers import energy_figures
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, prediction_title
