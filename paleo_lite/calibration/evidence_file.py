@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -211,12 +212,15 @@ class EvidenceCalibration(
                 f"{self.uses}"
             )
 
+    @cached_property
+    def _posteriors(self) -> dict[str, Posterior]:
+        return {}
+
     def posterior(self, kind: str) -> Posterior:
         """Return what the rows of a kind of question say."""
-        known_posteriors: dict[str, Posterior] = self.__dict__.setdefault("_posteriors", {})
-        if kind not in known_posteriors:
-            known_posteriors[kind] = condition(self.observations, kind)
-        return known_posteriors[kind]
+        if kind not in self._posteriors:
+            self._posteriors[kind] = condition(self.observations, kind)
+        return self._posteriors[kind]
 
     def describe_distance(self, kind: str, traits: Mapping[str, str]) -> str:
         """Return a sentence on how much of the evidence applies to a situation, for the notes of a forecast."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..machines import Device
-from ..timing.activity import Activity, narrow_factor
+from ..timing.activity import Activity
 from .constants import EngineConstants, KernelConstants
 from .formulas import (
     KERNEL_CLASSES,
@@ -109,13 +109,12 @@ class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
     def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return the constants of a class of kernels, replaced where they belong to another term."""
         key = (kernels, device.id, engine, form)
-        known: dict[tuple[str, ...], KernelConstants] = self.__dict__.setdefault("_known", {})
-        if key not in known:
+        if key not in self.constants_by_cell:
             whole = self.whole.of(kernels, device, engine, form)
             replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
             theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, whole.theta)]
-            known[key] = whole._replace(theta=np.array(theta))
-        return known[key]
+            self.constants_by_cell[key] = whole._replace(theta=np.array(theta))
+        return self.constants_by_cell[key]
 
 
 class DataSheetConstants(EngineConstants, frozen=True, dict=True):
@@ -141,25 +140,16 @@ def kernel_activities(step: EngineStep, kernels: Sequence[CountedKernel], load: 
     return [_launch_activity(step, parts, counted, load).times(counted.count) for counted in kernels]
 
 
-def _narrow_factor(step: EngineStep, precision: str) -> float:
-    """Return the factor of a precision on the device of a step, which is looked up once."""
-    known: dict[str, float] = step.__dict__.setdefault("_narrow_factors", {})
-    if precision not in known:
-        known[precision] = narrow_factor(step.device, precision)
-    return known[precision]
-
-
-def _parts_of(step: EngineStep) -> dict[Part, EngineStep]:
+def _parts_of(step: EngineStep) -> dict[str, EngineStep]:
     """Return the steps whose kernels take the time of one term each, which are made once for a step."""
-    parts: dict[Part, EngineStep] = step.__dict__.setdefault("_parts", {})
-    if not parts:
+    if not step.parts:
         for part in REPLACED:
             only = PartConstants(classes={}, whole=step.constants, part=part)
-            parts[part] = EngineStep(step.device, step.engine, step.formats, step.placement, only)
-    return parts
+            step.parts[part] = EngineStep(step.device, step.engine, step.formats, step.placement, only)
+    return step.parts
 
 
-def _launch_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: CountedKernel, load: Load) -> Activity:
+def _launch_activity(step: EngineStep, parts: dict[str, EngineStep], counted: CountedKernel, load: Load) -> Activity:
     """Return the activity of one launch of a kernel."""
     kernel = counted.kernel
     if isinstance(kernel, ExchangeKernel):
@@ -169,10 +159,10 @@ def _launch_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: C
     _, work = step.company(kernel, load)
     if isinstance(kernel, Pointwise):
         return Activity(memory_s=work * rest_s)
-    terms: dict[Part, Any] = {part: sum(part_step.kernel_parts_s(kernel, load)) for part, part_step in parts.items()}
+    terms: dict[str, Any] = {part: sum(part_step.kernel_parts_s(kernel, load)) for part, part_step in parts.items()}
     both_s = np.maximum(terms["arithmetic"] + terms["memory"], 1e-30)
     return Activity(
         arithmetic_s=work * rest_s * terms["arithmetic"] / both_s,
         memory_s=work * rest_s * terms["memory"] / both_s,
-        peak_s=_narrow_factor(step, products_precision(form)) * terms["peak"],
+        peak_s=step.narrow_factor(products_precision(form)) * terms["peak"],
     )

@@ -12,7 +12,7 @@ best linear unbiased prediction of a mixed model (Henderson 1975; kriging).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -259,21 +259,29 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
                 launch, work = launch + entry.launch, work + entry.work
         return float(np.exp(launch)), float(np.exp(work))
 
+    @cached_property
+    def constants_by_cell(self) -> dict[tuple[str, ...], KernelConstants]:
+        """Constants that were asked for, by class of kernels, device, engine and format."""
+        return {}
+
+    @cached_property
+    def _cell_traits(self) -> dict[str, list[CellTraits]]:
+        return {}
+
     def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return the constants of a class of kernels on a device, under an engine, in a format."""
         key = (kernels, device.id, engine, form)
-        known_constants: dict[tuple[str, ...], KernelConstants] = self.__dict__.setdefault("_known", {})
-        if key not in known_constants:
-            fit = self.classes[kernels]
-            known_constants[key] = predict_constants(fit, traits_of(device, engine, form), self._cell_traits(kernels))
-        return known_constants[key]
+        if key not in self.constants_by_cell:
+            traits = traits_of(device, engine, form)
+            self.constants_by_cell[key] = predict_constants(self.classes[kernels], traits, self._traits_of(kernels))
+        return self.constants_by_cell[key]
 
-    def _cell_traits(self, kernels: str) -> list[CellTraits]:
-        known_traits: dict[str, list[CellTraits]] = self.__dict__.setdefault("_traits", {})
-        if kernels not in known_traits:
+    def _traits_of(self, kernels: str) -> list[CellTraits]:
+        """Return the traits of the fitted cells of a class of kernels."""
+        if kernels not in self._cell_traits:
             cells = self.classes[kernels].cells
-            known_traits[kernels] = [traits_of(find_device(cell.gpu), cell.engine, cell.format) for cell in cells]
-        return known_traits[kernels]
+            self._cell_traits[kernels] = [traits_of(find_device(cell.gpu), cell.engine, cell.format) for cell in cells]
+        return self._cell_traits[kernels]
 
 
 @cache

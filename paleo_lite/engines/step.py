@@ -17,6 +17,7 @@ import numpy as np
 
 from ..formats import bytes_per_number
 from ..machines import Device
+from ..timing.activity import narrow_factor
 from ..timing.intervals import Z_90
 from .causes import CAUSES, LAUNCHES
 from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
@@ -166,10 +167,19 @@ class EngineStep:
         self.shifts: dict[tuple[str, str], Floats] = {}
         self._company: dict[tuple[str, str, bool], tuple[float, float]] = {}
         self._known_rates: dict[str, tuple[KernelRates, float, float]] = {}
+        self._narrow_factors: dict[str, float] = {}
+        # Steps whose kernels take the time of one term each, by its name (`paleo_lite.engines.activity`).
+        self.parts: dict[str, EngineStep] = {}
 
     def _constants(self, kernels: str, form: str) -> tuple[Floats, KernelConstants]:
         constants = self.constants.of(kernels, self.device, self.engine, SIMILAR_FORMATS.get(form, form))
         return constants.theta + self.shifts.get((kernels, form), 0.0), constants
+
+    def narrow_factor(self, precision: str) -> float:
+        """Return the factor of a precision on the device, which is looked up once."""
+        if precision not in self._narrow_factors:
+            self._narrow_factors[precision] = narrow_factor(self.device, precision)
+        return self._narrow_factors[precision]
 
     @property
     def host(self) -> Host:
