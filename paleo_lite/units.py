@@ -115,7 +115,7 @@ _TOKEN_NUMBER = re.compile(r"(?<![\w.])(\d{1,15}(?:\.\d{1,15})?)([kKmM])(?!\w)")
 
 def spell_out_tokens(text: str) -> str:
     """Return a text with its numbers of tokens in full: ``8k`` is 8000, ``8K`` 8192, ``1m`` 1000000."""
-    return _TOKEN_NUMBER.sub(lambda found: f"{(Decimal(found[1]) * _TOKEN_FACTORS[found[2]]).normalize():f}", text)
+    return _TOKEN_NUMBER.sub(lambda match: f"{(Decimal(match[1]) * _TOKEN_FACTORS[match[2]]).normalize():f}", text)
 
 
 def format_hours(hours: float) -> str:

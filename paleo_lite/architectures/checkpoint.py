@@ -100,8 +100,8 @@ def modules_of(
         if short is None:
             continue
         if any(mark in short for mark in "*?["):
-            whole = translate(short).removesuffix(r"\Z").removesuffix(r"\z")
-            expressions.append(rf"{whole}(?:\..*)?\Z")
+            expression = translate(short).removesuffix(r"\Z").removesuffix(r"\z")
+            expressions.append(rf"{expression}(?:\..*)?\Z")
         else:
             names.add(short)
     return StoredModules(frozenset(names), "|".join(expressions))
@@ -429,15 +429,15 @@ def _torchao(fields: Fields) -> StoredWeights:
 
 
 def _quark(fields: Fields) -> StoredWeights:
-    whole = fields.get("global_quant_config")
-    if not isinstance(whole, dict):
+    settings = fields.get("global_quant_config")
+    if not isinstance(settings, dict):
         raise BadDescriptor("global_quant_config is missing")
     rules = list(_unconverted_rules(fields, "exclude"))
     layer_settings = fields.get("layer_quant_config")
     for pattern, changed in layer_settings.items() if isinstance(layer_settings, dict) else ():
         rules.append(FormatRule(modules_of([pattern]), _quark_format(changed)))
-    has_activations = whole.get("input_tensors") is not None
-    return StoredWeights("quark", _quark_format(whole), tuple(rules), has_narrow_activations=has_activations)
+    has_activations = settings.get("input_tensors") is not None
+    return StoredWeights("quark", _quark_format(settings), tuple(rules), has_narrow_activations=has_activations)
 
 
 def _quark_format(fields: Any) -> Format | None:
@@ -471,8 +471,8 @@ def _bitnet(fields: Fields) -> StoredWeights:
 
 
 def _hqq(fields: Fields) -> StoredWeights:
-    whole = fields.get("quant_config")
-    weight_settings = whole.get("weight_quant_params") if isinstance(whole, dict) else None
+    settings = fields.get("quant_config")
+    weight_settings = settings.get("weight_quant_params") if isinstance(settings, dict) else None
     if not isinstance(weight_settings, dict):
         raise BadDescriptor("quant_config.weight_quant_params is missing")
     stored = _integers(_integer(weight_settings, "nbits"), _integer(weight_settings, "group_size", 64), zero_point=True)

@@ -62,18 +62,18 @@ def read_config(
     fields = named_parts(thinker_part(fields))
     whole_fields = fields
     fields, part_note, filled = text_part(fields, path)
-    config, whole = Config(fields, path), Config(whole_fields, path)
+    config, model_config = Config(fields, path), Config(whole_fields, path)
     rebuild = partial(_rebuild, data, path, image_size, stored_weights)
     family = FAMILIES.get(str(fields.get("model_type")))
     is_read = family is None or (is_known(fields) and not _writes_text(fields, family, options))
-    traced = None if is_read else _trace_class(whole, image_size, options)
+    traced = None if is_read else _trace_class(model_config, image_size, options)
     if traced is not None:
         network = traced
     elif family is not None:
         own_size = None if family.is_decoder and part_note else image_size  # a tower before the decoder reads images
         network = _read_record(config, family, own_size, options)
     else:
-        network = _read_unknown(config, whole, image_size, options)
+        network = _read_unknown(config, model_config, image_size, options)
     if network.source.startswith(TRACED):
         return network._replace(stored_weights=stored_weights, rebuild=rebuild if network.rebuild else None)
     if part_note:
@@ -82,7 +82,7 @@ def read_config(
     return network._replace(
         notes=notes,
         rebuild=rebuild,
-        publication=_publication(whole),
+        publication=_publication(model_config),
         stored_weights=stored_weights,
     )
 
@@ -120,8 +120,8 @@ def _measure_files(
     family = FAMILIES.decoder(fields.get("model_type"))
     if family is None:
         return stored
-    whole = read_family(Config(fields, path), family, None, SequenceOptions(1))
-    return measure_checkpoint(path, stored, read_tensors(stamps), whole.layers, whole.blocks)
+    network = read_family(Config(fields, path), family, None, SequenceOptions(1))
+    return measure_checkpoint(path, stored, read_tensors(stamps), network.layers, network.blocks)
 
 
 def _read_record(config: Config, family: Family, image_size: int | None, options: SequenceOptions) -> Network:
@@ -141,7 +141,7 @@ def _read_record(config: Config, family: Family, image_size: int | None, options
 def _read_unknown(
     # Fields of the part that writes text, and of the whole model.
     config: Config,
-    whole: Config,
+    model_config: Config,
     image_size: int | None,  # height and width of the images
     options: SequenceOptions,  # tokens, phase and parallelism
 ) -> Network:
@@ -151,18 +151,18 @@ def _read_unknown(
     """
     from .trace_process import trace_config
 
-    if not _can_trace(whole, options):
+    if not _can_trace(model_config, options):
         return _read_guess(config, options)
-    data = msgspec.json.encode(whole.fields)
+    data = msgspec.json.encode(model_config.fields)
     try:
-        return trace_config(data, whole.where, image_size, options)
+        return trace_config(data, model_config.where, image_size, options)
     except (FactoryFailed, TraceFailed) as failure:
         try:
             network = _read_guess(config, options)
         except BadDescriptor:
             if options.phase not in GENERATION_PHASES:
                 raise failure from None
-            return trace_config(data, whole.where, image_size, options, has_cache=False)
+            return trace_config(data, model_config.where, image_size, options, has_cache=False)
         return network._replace(notes=(*network.notes, f"transformers does not trace the model: {failure}"))
 
 
@@ -205,13 +205,13 @@ def _read_guess(config: Config, options: SequenceOptions) -> Network:
     writes_text = isinstance(mapped, dict) and "AutoModelForCausalLM" in mapped  # as ChatGLMModel does
     is_headless = isinstance(classes, list) and str(classes[0]).endswith("Model") and not writes_text
     decoder_config = config.with_fields({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]})
-    whole = read_family(decoder_config, family, None, SequenceOptions(1))
+    undivided = read_family(decoder_config, family, None, SequenceOptions(1))
     network = read_family(decoder_config, family, None, options)
     note = (
         f"the model type {config.fields['model_type']} is unknown: its layers are guessed from the keys of the config; "
         "compare the number of parameters with the published one"
     )
-    name = f"{network.name}, a guess with {format_si(whole.parameters, digits=3)} parameters,"
+    name = f"{network.name}, a guess with {format_si(undivided.parameters, digits=3)} parameters,"
     return network._replace(name=name, notes=(note, *network.notes))
 
 

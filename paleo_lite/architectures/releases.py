@@ -201,8 +201,8 @@ def _networks_by_release() -> dict[str, Path]:
 
 def _spellings(release: str) -> list[str]:
     """Return the names of a release with and without its organisation, each with and without its tuning."""
-    whole = release.lower()
-    names = [whole, whole.partition("/")[2]]
+    lower_name = release.lower()
+    names = [lower_name, lower_name.partition("/")[2]]
     return [*names, *(_TUNED.sub("", name) for name in names)]
 
 

@@ -89,12 +89,12 @@ def _add_vision(
     """Put the vision encoder before the text part: by its record, by `transformers`, or not at all."""
     vision, model_type = fields["vision_config"], str(fields.get("model_type"))
     vision_type = str(vision.get("model_type") or VISION_PARTS.get(model_type))
-    whole = {key: fields[key] for key in _PROJECTOR_KEYS if key in fields}
+    projector_fields = {key: fields[key] for key in _PROJECTOR_KEYS if key in fields}
     text_inner = (nested_text(fields) or fields).get("intermediate_size")
     further_fields = {"text_hidden_size": text_size, "text_inner_size": text_inner, "model_type": vision_type}
     if image_size is not None:
         further_fields["image_size"] = image_size
-    config = Config({**whole, **vision, **further_fields}, path)
+    config = Config({**projector_fields, **vision, **further_fields}, path)
     tower = describe_tower(config, model_type)
     network = network._replace(notes=(*network.notes, *config.notes))
     is_decode = options.phase == "decode"

@@ -149,12 +149,14 @@ def narrow_efficiency(wide: CalibratedModel, device: Device, products: str) -> f
         assert isinstance(narrow, CalibratedModel)
         return float(np.exp(narrow.theta[gemm] - wide.theta[gemm]))
     in_16_bits = {fit.id: fit for fit in fits if fit.precision == "fp16" and fit.deviation[gemm] is not None}
-    both = [(in_16_bits[fit.id], fit) for fit in fits if fit.precision == "fp8" and fit.id in in_16_bits]
+    measured_pairs = [(in_16_bits[fit.id], fit) for fit in fits if fit.precision == "fp8" and fit.id in in_16_bits]
     machine = Machine(device)
     own_per_clock = traits_of(device, machine.wide_peak().peak.precision).per_clock
-    nearest = min(abs(fit.per_clock - own_per_clock) for fit, _ in both)
+    nearest = min(abs(fit.per_clock - own_per_clock) for fit, _ in measured_pairs)
     logarithms = [
-        narrow.theta[gemm] - fit.theta[gemm] for fit, narrow in both if abs(fit.per_clock - own_per_clock) == nearest
+        narrow.theta[gemm] - fit.theta[gemm]
+        for fit, narrow in measured_pairs
+        if abs(fit.per_clock - own_per_clock) == nearest
     ]
     doublings = np.log2(machine.peak(products).per_s / machine.wide_peak().per_s)
     return float(np.exp(doublings * np.mean(logarithms)))

@@ -46,7 +46,7 @@ class GroupKey(NamedTuple):
 def group_by_source(measurements: Sequence[Measurement]) -> dict[GroupKey, list[Measurement]]:
     """Group measurements by device, precision, source and execution; each group is sorted."""
     groups: dict[GroupKey, list[Measurement]] = defaultdict(list)
-    for step in sorted(measurements, key=lambda one: one.sort_key):
+    for step in sorted(measurements, key=lambda measurement: measurement.sort_key):
         groups[GroupKey(step.gpu, step.precision, step.source, step.execution)].append(step)
     return groups
 

@@ -170,9 +170,9 @@ def describe_columns(path: Path) -> str:
     return _name_columns([] if file_exists(path, Path.is_dir) else _read_header(path))
 
 
-def _name_columns(found: Iterable[str]) -> str:
+def _name_columns(columns: Iterable[str]) -> str:
     needed = f"a measurements CSV needs the columns {', '.join(COLUMNS)}"
-    line = ",".join(found)
+    line = ",".join(columns)
     is_text = line.isprintable() and _UNDECODABLE not in line
     if not line or not is_text or len(line) > _MAX_SHOWN_CHARACTERS:
         return needed

@@ -416,34 +416,36 @@ def _rows(split: str, predictions: _HeldOutPredictions, points: Sequence[Point])
 
 def explain_error(point: Point, points: Sequence[Point]) -> str:
     """Return a likely reason for the error of a prediction, from its configuration and the other points."""
-    own = point.measurement
-    same_source = [p.measurement for p in points if (p.measurement.gpu, p.measurement.source) == (own.gpu, own.source)]
-    fp32_times_s = [m.time_s for m in same_source if _step(m) == _step(own) and m.precision == "fp32"]
-    if own.precision == "fp16" and fp32_times_s and own.time_s > 1.2 * min(fp32_times_s):
+    step = point.measurement
+    same_source = [
+        p.measurement for p in points if (p.measurement.gpu, p.measurement.source) == (step.gpu, step.source)
+    ]
+    fp32_times_s = [m.time_s for m in same_source if _step(m) == _step(step) and m.precision == "fp32"]
+    if step.precision == "fp16" and fp32_times_s and step.time_s > 1.2 * min(fp32_times_s):
         return f"a suspicious row: the same step takes {format_si(min(fp32_times_s), 's')} in fp32"
     # Only smaller batches of VGG19 are compared: they take at least as long per sample.
-    vgg19 = ("vgg19", own.phase, own.precision, own.image_size)
+    vgg19 = ("vgg19", step.phase, step.precision, step.image_size)
     vgg19_s_per_sample = [
         m.time_s / m.batch_size
         for m in same_source
-        if (m.network, m.phase, m.precision, m.image_size) == vgg19 and m.batch_size <= own.batch_size
+        if (m.network, m.phase, m.precision, m.image_size) == vgg19 and m.batch_size <= step.batch_size
     ]
-    is_part_of_vgg19 = own.network in ("vgg11", "vgg13", "vgg16")
-    if is_part_of_vgg19 and vgg19_s_per_sample and own.time_s / own.batch_size > min(vgg19_s_per_sample):
+    is_part_of_vgg19 = step.network in ("vgg11", "vgg13", "vgg16")
+    if is_part_of_vgg19 and vgg19_s_per_sample and step.time_s / step.batch_size > min(vgg19_s_per_sample):
         return "a suspicious row: slower per sample than VGG19, which contains it"
-    if own.precision == "fp16" and library_peak(Machine(find_device(own.gpu)), "fp16").peak.unit != "tensor":
+    if step.precision == "fp16" and library_peak(Machine(find_device(step.gpu)), "fp16").peak.unit != "tensor":
         return "fp16 without tensor cores: libraries choose different kernels from layer to layer"
     networks = len({m.network for m in same_source})
     if networks < 6:
         number = "the only network" if networks == 1 else f"one of {networks} networks"
         return f"{number} of its source: the other measurements contain little of the same work"
-    if own.batch_size <= 2:
+    if step.batch_size <= 2:
         return "a small batch: launches and short kernels dominate the time"
-    if own.network.startswith(("regnet", "resnext")):
+    if step.network.startswith(("regnet", "resnext")):
         return "grouped convolutions: their efficiency changed severalfold between library versions and generations"
-    if own.precision == "fp64":
+    if step.precision == "fp64":
         return "fp64 kernels: their efficiency depends on the shape more than the model allows"
-    if own.network.startswith(("shufflenet", "mnasnet", "mobilenet", "squeezenet", "densenet")):
+    if step.network.startswith(("shufflenet", "mnasnet", "mobilenet", "squeezenet", "densenet")):
         return "many short kernels: the time depends on the speed of the host, which is not in the data sheet"
     return "the software or clocks of the source differ from those of the other sources"
 

@@ -110,10 +110,13 @@ class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
         """Return the constants of a class of kernels, replaced where they belong to another term."""
         key = (kernels, device.id, engine, form)
         if key not in self.constants_by_cell:
-            whole = self.whole.of(kernels, device, engine, form)
+            of_whole_time = self.whole.of(kernels, device, engine, form)
             replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
-            theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, whole.theta)]
-            self.constants_by_cell[key] = whole._replace(theta=np.array(theta))
+            theta = [
+                replaced.get(name, value)
+                for name, value in zip(KERNEL_CLASSES[kernels].parameters, of_whole_time.theta)
+            ]
+            self.constants_by_cell[key] = of_whole_time._replace(theta=np.array(theta))
         return self.constants_by_cell[key]
 
 

@@ -43,8 +43,8 @@ def cleaner_of(head: Sequence[str]) -> Callable[[str], str] | None:
     """Return the function that cleans a line, from the first lines of a text; None if they need none."""
     has_colours = any("\x1b" in line for line in head)
     has_wide_blanks = any(_WIDE_BLANK.search(line) for line in head)
-    whole = head[:-1] if len(head) > FEWEST_LINES else head  # the last line may be cut
-    prefix = common_prefix([_plain(line, has_colours, has_wide_blanks) for line in whole])
+    complete_lines = head[:-1] if len(head) > FEWEST_LINES else head  # the last line may be cut
+    prefix = common_prefix([_plain(line, has_colours, has_wide_blanks) for line in complete_lines])
     if not (has_colours or has_wide_blanks or prefix):
         return None
     pattern = re.compile(prefix)

@@ -130,7 +130,7 @@ _NAMES = (
 
 
 def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
-    def whole(name: str) -> int | None:
+    def integer_cell(name: str) -> int | None:
         """Return a cell as an integer; None if it is blank."""
         text = cells.get(name, "").strip().removeprefix("Agent ").removeprefix("GPU ")
         return whole_cell(path, number, name, text)
@@ -138,11 +138,11 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     name = CLONE.sub("", cells.get("Kernel_Name") or cells.get("KernelName") or cells.get("Name") or "")
     if "TotalDurationNs" in cells:
         category = "api" if _CALL.fullmatch(name) else gpu_category(name)
-        total = whole("TotalDurationNs")
+        total = integer_cell("TotalDurationNs")
         return {
             "category": category,
             "kernel": name,
-            "calls": whole("Calls"),
+            "calls": integer_cell("Calls"),
             "duration_ns": None if total is None else float(total),
         }
     span = next((span for span in _SPANS if set(span) <= cells.keys()), None)
@@ -150,15 +150,15 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
         raise BadProfile(
             f"{path}: line {number}: no times: rocprof --timestamp on, or rocprofv3 --kernel-trace, has them"
         )
-    start, end = whole(span[0]), whole(span[1])
+    start, end = integer_cell(span[0]), integer_cell(span[1])
     if start is None or end is None or not 0 <= end - start < LONGEST_NS:
         raise BadProfile(f"{path}: line {number}: begins at {start} and ends at {end}")
     row: dict[str, Any] = {"start_ns": start, "duration_ns": end - start, "calls": 1}
     if "Direction" in cells:
         name = f"[memcpy {cells['Direction'].removeprefix('MEMORY_COPY_')}]"
-        return row | {"category": "memcpy", "kernel": name, "device": whole("Destination_Agent_Id")}
-    groups = [whole(f"Workgroup_Size_{axis}") for axis in "XYZ"]
-    items = [whole(f"Grid_Size_{axis}") for axis in "XYZ"]
+        return row | {"category": "memcpy", "kernel": name, "device": integer_cell("Destination_Agent_Id")}
+    groups = [integer_cell(f"Workgroup_Size_{axis}") for axis in "XYZ"]
+    items = [integer_cell(f"Grid_Size_{axis}") for axis in "XYZ"]
     if all(groups) and all(items):
         row["block"] = ",".join(map(str, groups))
         row["grid"] = ",".join(
@@ -167,11 +167,11 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     return row | {
         "category": gpu_category(name),
         "kernel": name,
-        "device": whole("Agent_Id" if "Agent_Id" in cells else "gpu-id"),
-        "stream": whole("Stream_Id" if "Stream_Id" in cells else "queue-id"),
-        "thread": whole("Thread_Id" if "Thread_Id" in cells else "tid"),
-        "metric.vector_registers": _count(whole("VGPR_Count")),
-        "metric.scalar_registers": _count(whole("SGPR_Count")),
+        "device": integer_cell("Agent_Id" if "Agent_Id" in cells else "gpu-id"),
+        "stream": integer_cell("Stream_Id" if "Stream_Id" in cells else "queue-id"),
+        "thread": integer_cell("Thread_Id" if "Thread_Id" in cells else "tid"),
+        "metric.vector_registers": _count(integer_cell("VGPR_Count")),
+        "metric.scalar_registers": _count(integer_cell("SGPR_Count")),
     }
 
 

@@ -115,9 +115,9 @@ def recognise(path: Path) -> ResultFormat:
     for candidate in FORMATS:
         if candidate.recognises(head, text):
             return candidate
-    found = _search_behind_head(path)
-    if found is not None:
-        return found
+    behind_head = _search_behind_head(path)
+    if behind_head is not None:
+        return behind_head
     for sign, advice in _ADVICE:
         if sign.search(text):
             raise UnknownFormat(f"{path}: {advice}")
@@ -131,7 +131,7 @@ def recognise(path: Path) -> ResultFormat:
 def _nearest_formats(text: str) -> list[ResultFormat]:
     """Return the three formats of which a text has most of the keys or words by which they are recognised."""
     lower = text.lower()
-    found = {}
+    matches = {}
     is_json = text.lstrip().startswith(("{", "["))
     for number, candidate in enumerate(FORMATS):
         if bool(candidate.keys) is not is_json or candidate.magic:
@@ -139,8 +139,8 @@ def _nearest_formats(text: str) -> list[ResultFormat]:
         pattern = "" if candidate.sign is None else candidate.sign.pattern
         words = candidate.keys or re.findall(r"(?<!\\)[A-Za-z]{4,}", pattern)
         present = sum(word.lower() in lower for word in words)
-        found[number] = (present, present / max(len(words), 1))
-    nearest = [FORMATS[number] for number in sorted(found, key=lambda number: found[number], reverse=True)]
+        matches[number] = (present, present / max(len(words), 1))
+    nearest = [FORMATS[number] for number in sorted(matches, key=lambda number: matches[number], reverse=True)]
     by_description = {_described(candidate): candidate for candidate in reversed(nearest)}  # tools have several formats
     return [candidate for candidate in nearest if by_description[_described(candidate)] is candidate][:3]
 
@@ -165,25 +165,25 @@ def _search_behind_head(path: Path) -> ResultFormat | None:
     return None
 
 
-def read_result(path: Path, given: dict[str, Any] | None = None, source: str = "") -> Findings:
+def read_result(path: Path, user_facts: dict[str, Any] | None = None, source: str = "") -> Findings:
     """Read one file, with facts that the user gives."""
-    found = recognise(path)
-    findings = Findings(path, found.name, found.tool, source=source)
+    file_format = recognise(path)
+    findings = Findings(path, file_format.name, file_format.tool, source=source)
     try:
-        found.read(path, findings)
+        file_format.read(path, findings)
     except RecursionError:
         raise BadFile(f"{path}: nested too deeply for a file of results") from None
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
     if is_cut(path):
         findings.doubt("the end of the gzip is missing: what came before it was read")
-    if found.sign is not None and (number := number_at_end(path)):
+    if file_format.sign is not None and (number := number_at_end(path)):
         findings.doubt(f"the text ends with {number} and no line break: this number may be cut")
     if findings.dropped:
         findings.doubt(f"{findings.dropped:,} rows over {MOST_READINGS:,} are left out")
     if not findings.readings:
         findings.doubt("no measurement was found in it")
-    complete(findings, given or {})
+    complete(findings, user_facts or {})
     doubt_impossible_rates(findings)
     return findings
 
@@ -203,10 +203,10 @@ class _Outcome(NamedTuple):
     error: str = ""
 
 
-def _read_task(task: _FileToRead, given: dict[str, Any], keep_going: bool) -> _Outcome:
+def _read_task(task: _FileToRead, user_facts: dict[str, Any], keep_going: bool) -> _Outcome:
     """Read a file; with `keep_going` an error is part of the outcome."""
     try:
-        return _Outcome(read_result(task.path, given, task.source))
+        return _Outcome(read_result(task.path, user_facts, task.source))
     except PaleoError as error:
         message = str(error).replace(str(task.path), task.source) if task.source else str(error)
         if not keep_going:
@@ -220,7 +220,7 @@ def _died(task: _FileToRead, error: PaleoError) -> _Outcome:
 
 def read_results(
     paths: Iterable[Path],
-    given: dict[str, Any] | None = None,  # facts that hold for all files, such as ``gpu``
+    user_facts: dict[str, Any] | None = None,  # facts that hold for all files, such as ``gpu``
     jobs: int | None = None,  # see `executor.run_tasks`
     scheduler: str | None = None,  # see `executor.run_tasks`
     keep_going: bool = False,
@@ -228,16 +228,16 @@ def read_results(
     """Read files, all files in folders, and the files in archives."""
     with unpacked(list_paths(paths), keep_going) as (files, refused):
         tasks = [_FileToRead(path, source) for path, source in files]
-        work = partial(_read_task, given=given or {}, keep_going=keep_going)
+        work = partial(_read_task, user_facts=user_facts or {}, keep_going=keep_going)
         outcomes: dict[_FileToRead, _Outcome] = {}
         for done, (task, outcome) in enumerate(run_tasks(tasks, work, jobs, scheduler, _died), 1):
             outcomes[task] = outcome
             report_progress(done, len(tasks))
     read = [outcomes[task] for task in tasks]
-    found = [outcome.findings for outcome in read if outcome.findings is not None]
-    note_repeated_rows(found)
+    all_findings = [outcome.findings for outcome in read if outcome.findings is not None]
+    note_repeated_rows(all_findings)
     failed = [{"file": str(task), "error": outcomes[task].error} for task in tasks if outcomes[task].error]
-    return Measurements(found, [*refused, *failed])
+    return Measurements(all_findings, [*refused, *failed])
 
 
 def list_paths(paths: Iterable[Path]) -> list[Path]:

@@ -252,8 +252,8 @@ def find_best(
             candidates = candidates.filter(condition.mask(candidates))  # a null in the mask drops the row
         for answer, rows in _split_by_answer(candidates, bounds):
             fitting[answer] += rows.num_rows
-            for name, found in tasks[answer].items():
-                found.update(rows.column(name).unique().to_pylist())
+            for name, values in tasks[answer].items():
+                values.update(rows.column(name).unique().to_pylist())
             selections[answer].add(rows)
             samples[answer].add(rows)
     if not any(fitting.values()):
@@ -277,7 +277,7 @@ def find_best(
         sample=samples[answer].values,
         bounds=fitting[BOUND] if answer == FORECAST else 0,
         front=len(selection.rows) if is_front else 0,
-        tasks={name: len(found) for name, found in tasks[answer].items()},
+        tasks={name: len(values) for name, values in tasks[answer].items()},
     )
 
 
