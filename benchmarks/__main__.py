@@ -41,22 +41,22 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all, unless named")
     parser.add_argument("--repeats", type=int, default=5, help="turns of a slow contestant; quick ones take more")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="a page with the two marks")
-    asked = parser.parse_args()
-    if unknown := set(asked.names) - set(NAMES):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(NAMES)}")
-    if asked.repeats < 1:
-        parser.error(f"--repeats must be 1 or more, not {asked.repeats}")
+    if arguments.repeats < 1:
+        parser.error(f"--repeats must be 1 or more, not {arguments.repeats}")
     tables, missed = [f"On {machine()}:"], []
     print(tables[0], flush=True)
-    for name in asked.names or NAMES:
-        for turns in importlib.import_module(f"benchmarks.{name}").measure(asked.repeats):
+    for name in arguments.names or NAMES:
+        for turns in importlib.import_module(f"benchmarks.{name}").measure(arguments.repeats):
             tables.append(turns.markdown())
             missed += turns.missed()
             print(f"\n{tables[-1]}", flush=True)
     for sentence in missed:
         print(f"\nslower than wanted: {sentence}")
-    if asked.write:
-        asked.write.write_text(written(asked.write.read_text(), "\n\n".join(tables)))
+    if arguments.write:
+        arguments.write.write_text(written(arguments.write.read_text(), "\n\n".join(tables)))
     return bool(missed)
 
 

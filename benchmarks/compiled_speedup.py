@@ -39,7 +39,7 @@ def main() -> None:
         by_family.setdefault(family_of(network), []).append(gains)
     print("| family | points | predicted | measured | error | error of saying 1 |")
     print("| :-- | --: | --: | --: | --: | --: |")
-    every = [found for rows in by_family.values() for found in rows]
+    every = [pair for rows in by_family.values() for pair in rows]
     for family, rows in [*sorted(by_family.items()), ("all", every)]:
         predicted, gained = np.array(rows).T
         error, nothing = (np.abs(gain / gained - 1).mean() for gain in (predicted, 1))

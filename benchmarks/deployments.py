@@ -55,12 +55,12 @@ def own_command(question: Question, *, advise: bool) -> list[str]:
 
 def peer_command(executable: str, question: Question, *, advise: bool) -> list[str]:
     """Return the command of aiconfigurator."""
-    asked = ["--model-path", question.peer_network, "--system", question.peer_gpu, "--backend", "vllm"]
-    asked += ["--isl", str(question.input_tokens), "--osl", str(question.output_tokens), "--no-color"]
+    load = ["--model-path", question.peer_network, "--system", question.peer_gpu, "--backend", "vllm"]
+    load += ["--isl", str(question.input_tokens), "--osl", str(question.output_tokens), "--no-color"]
     if advise:
         limits = ["--ttft", str(question.first_token_ms), "--tpot", str(question.token_ms)]
-        return [executable, "cli", "default", *asked, "--total-gpus", "8", "--serving-mode", "agg", *limits]
-    return [executable, "cli", "estimate", *asked, "--batch-size", str(question.users), "--ctx-tokens", "8192"]
+        return [executable, "cli", "default", *load, "--total-gpus", "8", "--serving-mode", "agg", *limits]
+    return [executable, "cli", "estimate", *load, "--batch-size", str(question.users), "--ctx-tokens", "8192"]
 
 
 def read_own(text: str) -> str:

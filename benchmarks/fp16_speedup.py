@@ -63,10 +63,10 @@ def predicted_table() -> None:
 def measured_table(folder: Path) -> None:
     """Print measured and predicted speedups by source, device, phase and batch size."""
     times: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
-    for one in published_steps(folder / "measured").measurements:
-        if one.precision in ("fp32", "fp16"):
-            key = (one.gpu, one.source, one.phase, str(one.batch_size), one.network)
-            times[key][one.precision] = one.time_s
+    for step in published_steps(folder / "measured").measurements:
+        if step.precision in ("fp32", "fp16"):
+            key = (step.gpu, step.source, step.phase, str(step.batch_size), step.network)
+            times[key][step.precision] = step.time_s
     groups: dict[tuple[str, ...], list[tuple[str, float, float]]] = defaultdict(list)
     for (gpu, source, phase, batch_size, network), pair in times.items():
         if len(pair) == 2:

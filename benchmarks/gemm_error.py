@@ -56,11 +56,11 @@ class Forecast(NamedTuple):
     def of(cls, rows: pd.DataFrame, **options: str) -> Forecast:
         """Predict the products of a device in a precision."""
         gpu, precision = rows["device"].iloc[0], rows["precision"].iloc[0]
-        found = []
+        times_s = []
         for m, n, k in zip(rows["M"], rows["N"], rows["K"]):
             (product,) = pl.gemm(int(m), int(n), int(k), gpu=gpu, precision=precision, **options).variants
-            found.append((product.time_s, *(product.interval or (np.nan, np.nan))))
-        return cls(*(np.array(found).T / rows["time_s"].to_numpy()))
+            times_s.append((product.time_s, *(product.interval or (np.nan, np.nan))))
+        return cls(*(np.array(times_s).T / rows["time_s"].to_numpy()))
 
     def describe(self) -> str:
         """Return the median ratio, the median absolute error, and the fraction within a factor of two."""
@@ -80,8 +80,8 @@ def main(folder: Path) -> None:
     print("| :-- | :-- | :-- | --: | :-- | --: | --: | --: | --: | --: | --: | --: | --: |")
     for (source, gpu, precision), rows in measured(folder).groupby(["source", "device", "precision"]):
         label = pl.gemm(1, 1, 1, gpu=gpu, precision=precision).label
-        own, bound = Forecast.of(rows), Forecast.of(rows, time_model="roofline")
-        figures = f"{own.describe()} | {own.describe_interval()} | {bound.describe()}"
+        calibrated, bound = Forecast.of(rows), Forecast.of(rows, time_model="roofline")
+        figures = f"{calibrated.describe()} | {calibrated.describe_interval()} | {bound.describe()}"
         print(f"| {gpu} | {precision} | {source} | {len(rows)} | {label} | {figures} |")
 
 

@@ -114,7 +114,7 @@ def differences(number: int, seed: int) -> str:
 
     module, shape = make(number, seed)
     network = pl.trace(module, (1, *shape))
-    found = {phase: pl.layers(network, convention="macs", phase=phase) for phase in ("inference", "backward")}
+    counted = {phase: pl.layers(network, convention="macs", phase=phase) for phase in ("inference", "backward")}
     three = pl.layers(pl.trace(module, (3, *shape)), convention="macs", phase="backward").total
     module.to("meta")
     with peer_counter() as forward:
@@ -122,12 +122,12 @@ def differences(number: int, seed: int) -> str:
     with peer_counter() as backward:
         result.sum().backward()
     theirs = {"inference": forward.get_total_flops() // 2, "backward": backward.get_total_flops() // 2}
-    ours = {phase: counts.total for phase, counts in found.items()}
-    said = [f"{phase} {ours[phase]:,} for {theirs[phase]:,}" for phase in found if ours[phase] != theirs[phase]]
+    ours = {phase: counts.total for phase, counts in counted.items()}
+    sentences = [f"{phase} {ours[phase]:,} for {theirs[phase]:,}" for phase in counted if ours[phase] != theirs[phase]]
     from_one = pl.layers(network, convention="macs", phase="backward", batch_size=3).total
-    said += [f"a batch of three {from_one:,} for {three:,}"] if from_one != three else []
-    said += [f"not counted: {', '.join(found['inference'].unknown)}"] if found["inference"].unknown else []
-    return "; ".join(said)
+    sentences += [f"a batch of three {from_one:,} for {three:,}"] if from_one != three else []
+    sentences += [f"not counted: {', '.join(counted['inference'].unknown)}"] if counted["inference"].unknown else []
+    return "; ".join(sentences)
 
 
 def main() -> int:
@@ -136,21 +136,21 @@ def main() -> int:
     parser.add_argument("--networks", type=int, default=1000, metavar="N")
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     from paleo_lite.architectures.torch_import import import_torch
 
     import_torch().set_num_threads(1)
     start, outcomes = time.perf_counter(), Counter[str]()
-    for number in range(asked.first, asked.first + asked.networks):
+    for number in range(arguments.first, arguments.first + arguments.networks):
         try:
-            said = differences(number, asked.seed)
+            difference = differences(number, arguments.seed)
         except Exception as error:  # any failure is listed
-            said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        outcomes["differ" if said else "equal"] += 1
-        if said:
-            print(f"{number}: {said}", flush=True)
-    print(f"{asked.networks:,} networks of seed {asked.seed}, from {asked.first}: {outcomes['equal']:,} equal, "
-          f"{outcomes['differ']:,} not, {time.perf_counter() - start:.0f} s")  # fmt: skip
+            difference = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        outcomes["differ" if difference else "equal"] += 1
+        if difference:
+            print(f"{number}: {difference}", flush=True)
+    print(f"{arguments.networks:,} networks of seed {arguments.seed}, from {arguments.first}: "
+          f"{outcomes['equal']:,} equal, {outcomes['differ']:,} not, {time.perf_counter() - start:.0f} s")  # fmt: skip
     return bool(outcomes["differ"])
 
 

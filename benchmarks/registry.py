@@ -46,10 +46,10 @@ class Difference(NamedTuple):
     @property
     def is_explained(self) -> bool:
         """Whether the file of the device names the figure among its conflicts, or has a note beside it."""
-        told = any(re.search(WORDS[self.figure], text) for text in self.device.conflicts)
-        if told or self.figure in PEAKS:
+        is_conflict = any(re.search(WORDS[self.figure], text) for text in self.device.conflicts)
+        if is_conflict or self.figure in PEAKS:
             peaks = [peak for peak in self.device.peaks if peak.precision == self.figure]
-            return told or any(peak.note or peak.audit_exception for peak in peaks)
+            return is_conflict or any(peak.note or peak.audit_exception for peak in peaks)
         return bool(stated_figures(self.device)[self.figure].note)
 
 
@@ -97,15 +97,15 @@ def stated_figures(device: Device) -> dict[str, SourcedFigure]:
 
 def figures_of(device: Device) -> dict[str, float]:
     """Return the figures of a device that sheets have, in SI units."""
-    found = {}
+    figures = {}
     for name, figure in stated_figures(device).items():
-        found[name] = parse_quantity(figure.value, UNITS[name]) if UNITS[name] else float(figure.value)
+        figures[name] = parse_quantity(figure.value, UNITS[name]) if UNITS[name] else float(figure.value)
     for precision in PEAKS:
         wanted = (precision, "vector", "boost")
         peaks = [peak for peak in device.peaks if (peak.precision, peak.unit, peak.clock) == wanted]
         if peaks:
-            found[precision] = peaks[0].per_s
-    return found
+            figures[precision] = peaks[0].per_s
+    return figures
 
 
 def read_sheet(record: Any) -> Sheet:
@@ -156,7 +156,9 @@ def of_board(sheet: Sheet, device: Device) -> Sheet:
     summed = ("fp32 lanes", "memory", "bandwidth", "bus", "L2 cache", *PEAKS)
     count = device.parts.count
     figures = {name: value * count if name in summed else value for name, value in sheet.figures.items()}
-    return min((sheet, sheet._replace(figures=figures)), key=lambda one: len(list(differences(device, one))))
+    return min(
+        (sheet, sheet._replace(figures=figures)), key=lambda candidate: len(list(differences(device, candidate)))
+    )
 
 
 def oldest_prices(devices: Iterable[Device], today: datetime.date) -> list[str]:
@@ -175,10 +177,13 @@ def report(devices: Sequence[Device], sheets: Sequence[Sheet], today: datetime.d
             continue
         sheet = of_board(sheet_of[device.id], device)
         compared += len(figures_of(device).keys() & sheet.figures.keys())
-        for one in differences(device, sheet):
-            ours, theirs = (format_si(value, UNITS[one.figure]) for value in (one.ours, one.theirs))
-            ratio, said = f"{one.ours / one.theirs - 1:+.1%}", "yes" if one.is_explained else "no"
-            lines.append(f"| {device.id} | {one.figure} | {ours} | {theirs} | {ratio} | {said} |")
+        for difference in differences(device, sheet):
+            ours, theirs = (
+                format_si(value, UNITS[difference.figure]) for value in (difference.ours, difference.theirs)
+            )
+            ratio = f"{difference.ours / difference.theirs - 1:+.1%}"
+            explained = "yes" if difference.is_explained else "no"
+            lines.append(f"| {device.id} | {difference.figure} | {ours} | {theirs} | {ratio} | {explained} |")
     differing = len(lines) - 2
     lines += ["", f"{len(sheet_of)} of {len(devices)} devices have a sheet; {differing} of {compared} figures differ."]
     lines += ["", f"Without a sheet: {', '.join(device.id for device in devices if device.id not in sheet_of)}."]

@@ -42,10 +42,10 @@ Task = tuple[tuple[str, ...], str, str, str, int, int, bool]
 @lru_cache(None)
 def model_of(device: str, precision: str, name: str) -> TimeModel | None:
     """Return the named model of a device, or None if there is none."""
-    found = find_device(device)
+    machine_device = find_device(device)
     try:
-        found.find_peak(precision)
-        return RooflineModel() if name == "roofline" else choose_model(found, precision, "calibrated")
+        machine_device.find_peak(precision)
+        return RooflineModel() if name == "roofline" else choose_model(machine_device, precision, "calibrated")
     except PaleoError:
         return None
 
@@ -63,27 +63,27 @@ def laid(networks: tuple[str, ...], precision: str, first: int, last: int):
 
 def predict_blocks(tasks: list[Task]) -> int:
     """Compute several blocks of predictions in one process task; return the number of predictions."""
-    made = 0
+    predicted = 0
     for networks, device, precision, name, first, last, interval in tasks:
         model = model_of(device, precision, name)
         assert model is not None
         stacked = laid(networks, precision, first, last)
-        made += model.evaluate_many(
+        predicted += model.evaluate_many(
             stacked, Machine(device_of(device)), precision, RequestedOutputs(interval=interval)
         ).time_s.size
-    return made
+    return predicted
 
 
 def tasks_of(size: int, platforms: list[tuple[str, str]], name: str, interval: bool) -> Iterator[Task]:
     """Return tasks with about `size` distinct predictions: batch sizes, then platforms, then further batch sizes."""
     each = len(NETWORKS) * BATCHES
-    batch, left = 1, size
-    while left > 0:
+    batch, remaining = 1, size
+    while remaining > 0:
         for device, precision in platforms:
-            if left <= 0:
+            if remaining <= 0:
                 return
             yield NETWORKS, device, precision, name, batch, batch + BATCHES, interval
-            left -= each
+            remaining -= each
         batch += BATCHES
 
 
@@ -168,8 +168,8 @@ def check_loop(loop, network: str, name: str) -> None:
     model = model_of(device.id, "fp32", name)
     for batch_size in (1, 7):
         workload = Workload(resolve_network(SizedNetwork(network)), "fp32", batch_size).with_work(work_of(network))
-        one = predict(workload, Machine(device), model)
-        assert isclose(loop(network, device, "fp32", batch_size, model), one.time_s, rel_tol=1e-12)
+        prediction = predict(workload, Machine(device), model)
+        assert isclose(loop(network, device, "fp32", batch_size, model), prediction.time_s, rel_tol=1e-12)
 
 
 def measure(repeats: int) -> list[Turns]:
@@ -199,8 +199,8 @@ def measure(repeats: int) -> list[Turns]:
         def swept(name: str, interval: bool) -> None:
             tasks = list(tasks_of(PREDICTIONS, platforms, name, interval))
             shares = np.array_split(np.arange(len(tasks)), 8 * count_cores())
-            made = sum(pool.map(predict_blocks, [[tasks[index] for index in share] for share in shares]))
-            assert made >= PREDICTIONS
+            predicted = sum(pool.map(predict_blocks, [[tasks[index] for index in share] for share in shares]))
+            assert predicted >= PREDICTIONS
 
         contestants = {
             "calibrated, with intervals": lambda: swept("calibrated", True),

@@ -61,8 +61,8 @@ def _peer(module: Any, x: Any, backward: bool) -> tuple[int | None, int | None]:
             forward = counter.get_total_flops() // 2
             if not backward:
                 return forward, None
-            made = [result] if isinstance(result, torch.Tensor) else torch.utils._pytree.tree_leaves(result)
-            sum(tensor.sum() for tensor in made if isinstance(tensor, torch.Tensor)).backward()
+            results = [result] if isinstance(result, torch.Tensor) else torch.utils._pytree.tree_leaves(result)
+            sum(tensor.sum() for tensor in results if isinstance(tensor, torch.Tensor)).backward()
             return forward, counter.get_total_flops() // 2 - forward
     except Exception:  # the other counter failed; the table shows no count
         return forward, None
@@ -134,11 +134,11 @@ def table(rows: list[Row]) -> str:
 
 
 def _numbers(rows: list[Row]) -> list[int]:
-    both = [row for row in rows if row.forward is not None and row.peer_forward is not None]
+    ahead = [row for row in rows if row.forward is not None and row.peer_forward is not None]
     back = [row for row in rows if row.backward is not None and row.peer_backward is not None]
     return [
         len(rows), sum(row.forward is not None for row in rows), sum(bool(row.refused) for row in rows),
-        sum(row.parameters_equal for row in rows), len(both), sum(row.forward == row.peer_forward for row in both),
+        sum(row.parameters_equal for row in rows), len(ahead), sum(row.forward == row.peer_forward for row in ahead),
         len(back), sum(row.backward == row.peer_backward for row in back),
     ]  # fmt: skip
 
@@ -151,27 +151,29 @@ def main() -> None:
     parser.add_argument("--forward", action="store_true", help="without the peer's backward pass, which takes long")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="a line of JSON for each model; goes on from there")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     from paleo_lite.architectures.torch_import import import_torchvision
 
     import_torchvision()
     import timm
 
-    names = [name for pattern in asked.names or ["*"] for name in timm.list_models(pattern)]
-    if asked.per_family:
+    names = [name for pattern in arguments.names or ["*"] for name in timm.list_models(pattern)]
+    if arguments.per_family:
         of = timm.models._registry._model_to_module
         ranked = sorted(names, key=lambda name: (len(name), name))
-        chosen = {f: [name for name in ranked if of[name] == f][: asked.per_family] for f in {of[n] for n in names}}
+        chosen = {f: [name for name in ranked if of[name] == f][: arguments.per_family] for f in {of[n] for n in names}}
         names = sorted(name for members in chosen.values() for name in members)
-    said = asked.rows.read_text().splitlines() if asked.rows and asked.rows.exists() else []
-    rows = [Row(**json.loads(line)) for line in said]
-    known = {row.name for row in rows}
-    with ProcessPoolExecutor(asked.jobs) as pool:
-        for row in pool.map(partial(count_model, backward=not asked.forward), [n for n in names if n not in known]):
+    lines = arguments.rows.read_text().splitlines() if arguments.rows and arguments.rows.exists() else []
+    rows = [Row(**json.loads(line)) for line in lines]
+    counted = {row.name for row in rows}
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for row in pool.map(
+            partial(count_model, backward=not arguments.forward), [n for n in names if n not in counted]
+        ):
             rows.append(row)
             print(f"{len(rows)}/{len(names)} {row.name}", flush=True)
-            if asked.rows:
-                with asked.rows.open("a") as file:
+            if arguments.rows:
+                with arguments.rows.open("a") as file:
                     file.write(json.dumps(row._asdict()) + "\n")
     print(table(rows))
 

@@ -41,14 +41,14 @@ def columns_page() -> str:
 
 def other_keys() -> dict[str, list[str]]:
     """Return the other keys of each column that views give it, by its name in the registry."""
-    found: dict[str, set[str]] = {}
+    keys_by_name: dict[str, set[str]] = {}
     for path in (Path(paleo_lite.__file__).parent / "reporting").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "find_column":
                 name, keys = node.args[0], [keyword.value for keyword in node.keywords if keyword.arg == "key"]
                 if keys and isinstance(name, ast.Constant) and isinstance(keys[0], ast.Constant):
-                    found.setdefault(str(name.value), set()).add(str(keys[0].value))
-    return {name: sorted(keys) for name, keys in found.items()}
+                    keys_by_name.setdefault(str(name.value), set()).add(str(keys[0].value))
+    return {name: sorted(keys) for name, keys in keys_by_name.items()}
 
 
 def _row(column: Column, others: Sequence[str]) -> str:

@@ -48,8 +48,10 @@ def _measured() -> None:
     rows = ["gpu,network,batch_size,phase,precision,time_s,image_size,framework,source"]
     for network in ("resnet18", "resnet50", "vgg16", "densenet121", "alexnet", "mobilenet_v2"):
         for gpu, precision, batch in (("t4", "fp16", 16), ("t4", "fp16", 64), ("k40m", "fp32", 16)):
-            found = pl.predict(network, gpu=gpu, precision=precision, batch_size=batch, time_model="roofline")
-            rows.append(f"{gpu},{network},{batch},inference,{precision},{2 * found.time_s:.4g},,pytorch 2.4,an example")
+            prediction = pl.predict(network, gpu=gpu, precision=precision, batch_size=batch, time_model="roofline")
+            rows.append(
+                f"{gpu},{network},{batch},inference,{precision},{2 * prediction.time_s:.4g},,pytorch 2.4,an example"
+            )
     Path("measured.csv").write_text("\n".join(rows) + "\n")
 
 

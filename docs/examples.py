@@ -80,19 +80,19 @@ class Step:
 def steps_of(page: str) -> list[Step]:
     """Return the steps on a page, from top to bottom."""
     lines = page.splitlines()
-    found: list[Step] = []
+    steps: list[Step] = []
     for language, title, first, last in _blocks(lines):
         indent = len(lines[first]) - len(lines[first].lstrip()) if first < last else 0
         block = [line[indent:] for line in lines[first:last]]
         if title:
-            found.append(Step("file", "\n".join(block) + "\n", first + 1, title))
+            steps.append(Step("file", "\n".join(block) + "\n", first + 1, title))
         elif language == "python":
-            found.append(Step("python", "\n".join(block), first + 1))
+            steps.append(Step("python", "\n".join(block), first + 1))
         elif language == "console":
-            found += _console(block, first)
+            steps += _console(block, first)
         elif language in _SHELL or (not language and block and _COMMAND.match(block[0])):
-            found += [Step("command", text, first + at + 1) for at, _, text in _commands(block)]
-    return found
+            steps += [Step("command", text, first + at + 1) for at, _, text in _commands(block)]
+    return steps
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
@@ -191,15 +191,17 @@ class Session:
         if why_not_run(step.text):
             return 0, ""
         words = shlex.split(step.text, comments=True)
-        made = {after for word, after in pairwise(words) if word == ">" or re.fullmatch(r"-o|--(\w+-)?out(put)?", word)}
+        written = {
+            after for word, after in pairwise(words) if word == ">" or re.fullmatch(r"-o|--(\w+-)?out(put)?", word)
+        }
         try:
             if words[0] == "python" and "--data" not in words and data_folder() is None:
                 raise NeedsDataError("no measured data to hold out: set PALEO_LITE_DATA")
-            self._bring([word for word in words if word not in made])
+            self._bring([word for word in words if word not in written])
         except NeedsDataError as error:
-            self.unmade |= made
+            self.unmade |= written
             return error
-        for name in made:  # an earlier example on the page may have written the same file
+        for name in written:  # an earlier example on the page may have written the same file
             Path(name).unlink(missing_ok=True)
         return self._call(words)
 

@@ -35,7 +35,7 @@ def main(folder: Path, names: list[str]) -> None:
     if data is None:
         sys.exit("the gallery needs the published measurements: set PALEO_LITE_DATA")
     listed = tomllib.loads(Path(__file__).with_name("gallery.toml").read_text())
-    made = listed.pop("made")
+    commands = listed.pop("made")
     unknown = set(names) - {name for group in listed.values() for name in group}
     if unknown:
         sys.exit(f"gallery.toml has no {', '.join(sorted(unknown))}")
@@ -53,7 +53,7 @@ def main(folder: Path, names: list[str]) -> None:
                 for state in STATES:
                     print(f"{kind} {name} {state}", flush=True)
                     try:
-                        _fetch(entry[state], made)
+                        _fetch(entry[state], commands)
                         DRAW[kind](browser, address, folder / f"{kind}-{name}-{state}", name, entry[state])
                     except Exception as error:  # one failure must not stop the other pictures
                         failed.append(f"{kind} {name} {state}: {str(error)[:400]}")
@@ -76,16 +76,16 @@ def _published() -> None:
                 table.writerow([row["gpu"], *measured, float(row["mean_ms"]) / 1e3])
 
 
-def _fetch(words: str, made: dict[str, str]) -> None:
+def _fetch(words: str, commands: dict[str, str]) -> None:
     """Create the files that the words of a command name, in the working folder."""
     for word in shlex.split(words):
         if Path(word).exists():
             continue
         if word == "published.csv":
             _published()
-        elif word in made:
-            _fetch(made[word], {name: command for name, command in made.items() if name != word})
-            output = _run(*shlex.split(made[word]))
+        elif word in commands:
+            _fetch(commands[word], {name: command for name, command in commands.items() if name != word})
+            output = _run(*shlex.split(commands[word]))
             if not Path(word).exists():
                 Path(word).write_text(output)
         elif word in FILES or word in DATA_FILES:

@@ -73,10 +73,10 @@ def compare(model_type: str, class_name: str, connection: Any) -> None:
         config = transformers.AutoConfig.for_model(model_type, **COMPLETED.get(model_type, {}))
         fields = json.loads(json.dumps(config.to_dict(), default=str))
         answer |= read({**fields, "model_type": model_type, "architectures": [class_name]})
-        own = getattr(config, "decoder", None)  # of MusicGen
+        decoder_config = getattr(config, "decoder", None)  # of MusicGen
         with torch.device("meta"):
             factory = getattr(transformers, class_name)._from_config
-            module = factory(own if isinstance(own, transformers.PreTrainedConfig) else config)
+            module = factory(decoder_config if isinstance(decoder_config, transformers.PreTrainedConfig) else config)
         answer["theirs"] = sum(parameter.numel() for parameter in module.parameters())
     except Exception as error:
         answer["why"] = answer["why"] or f"the default config describes no valid model ({type(error).__name__})"
@@ -91,13 +91,13 @@ def read(fields: dict[str, Any]) -> dict[str, Any]:
     from paleo_lite.errors import PaleoError
 
     data = json.dumps(fields).encode()
-    found: dict[str, Any] = {"how": {}, "resident_bytes": 0}
+    answer: dict[str, Any] = {"how": {}, "resident_bytes": 0}
     traceable, ask = trace_process.traceable_types, trace_process.ask
 
     def ask_here(request: trace_process.TraceRequest) -> trace_process.TraceReply:
         """Return the answer of this process, which has the limits of a tracing process."""
         answered = trace_process.answer(request)
-        found["resident_bytes"] = trace_process.resident_bytes()
+        answer["resident_bytes"] = trace_process.resident_bytes()
         return answered
 
     phases = {
@@ -109,20 +109,20 @@ def read(fields: dict[str, Any]) -> dict[str, Any]:
         trace_process.traceable_types = frozenset  # type: ignore[assignment]  # without transformers
         alone = read_config(data, "config.json", None, phases["decode"])
         if "a guess with" in alone.name:
-            found["guess"] = alone.parameters
+            answer["guess"] = alone.parameters
     except PaleoError as error:
-        found["why"] = reason_of(error)
+        answer["why"] = reason_of(error)
     finally:
         trace_process.traceable_types = traceable
     try:
         for phase, options in phases.items():
             network = read_config(data, "config.json", None, options)
-            found |= {"ours": network.parameters, "how": {**found["how"], phase: way_of(network)}, "why": ""}
+            answer |= {"ours": network.parameters, "how": {**answer["how"], phase: way_of(network)}, "why": ""}
     except PaleoError as error:
-        found["why"] = reason_of(error)
+        answer["why"] = reason_of(error)
     finally:
         trace_process.ask = ask
-    return found
+    return answer
 
 
 def way_of(network: Any) -> str:
@@ -171,28 +171,28 @@ def rows() -> list[dict[str, Any]]:
     return [ask(named) for named in model_types().items()]
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(types: list[dict[str, Any]]) -> str:
     """Return the summary and the table in Markdown."""
     lines: list[str] = []
-    by_record = [row for row in found if row["how"].get("prefill") == "record"]
-    for how, rows_of, key in (("record", by_record, "ours"), ("guess", found, "guess")):
+    by_record = [row for row in types if row["how"].get("prefill") == "record"]
+    for how, rows_of, key in (("record", by_record, "ours"), ("guess", types, "guess")):
         compared = [row for row in rows_of if row[key] and row["theirs"]]
         near = sum(abs(row[key] / row["theirs"] - 1) <= 0.01 for row in compared)
         lines.append(f"- by {how}: {near} of {len(compared)} types within 1%")
     for phase in ("prefill", "decode"):
         ways: dict[str, int] = {}
-        for row in found:
+        for row in types:
             way = row["how"].get(phase, "not read")
             ways[way] = ways.get(way, 0) + 1
         listed = ", ".join(
             f"{count} {way if way == 'not read' else f'by {way}'}" for way, count in sorted(ways.items())
         )
-        lines.append(f"- of {len(found)} types in {phase}: {listed}")
-    largest = max(row["resident_bytes"] for row in found)
+        lines.append(f"- of {len(types)} types in {phase}: {listed}")
+    largest = max(row["resident_bytes"] for row in types)
     lines.append(f"- largest resident memory of a trace: {largest / 1e9:.2f} GB")
     lines += ["", "| type | read by | step of decoding by | parameters | of transformers | difference | of the guess |"]
     lines.append("| :-- | :-- | :-- | --: | --: | --: | --: |")
-    for row in found:
+    for row in types:
         ours, theirs, how = row["ours"], row["theirs"], row["how"]
         differences = [
             f"{100 * (count / theirs - 1):+.1f}%" if count and theirs else "" for count in (ours, row["guess"])

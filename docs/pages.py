@@ -66,8 +66,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = _SOURCE_LINK.sub(r"\1", markdown)
     titles = dict(_titles(config.nav or []))
 
-    def link(found: re.Match[str]) -> str:
-        return f"[{titles[found[1]]}]({up}{found[1]})" if found[1] in titles else found[0]
+    def link(match: re.Match[str]) -> str:
+        return f"[{titles[match[1]]}]({up}{match[1]})" if match[1] in titles else match[0]
 
     text = re.compile(r"^(?! {4}|```).*$", re.MULTILINE)
     pieces = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
@@ -79,9 +79,9 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     """Convert the formulas marked by arithmatex to MathML, which browsers display without a script."""
     from latex2mathml.converter import convert
 
-    def mathml(found: re.Match[str]) -> str:
-        kind = "block" if found[1] == "div" else "inline"
-        return f"<{found[1]} class='formula'>{convert(unescape(found[2]), display=kind)}</{found[1]}>"
+    def mathml(match: re.Match[str]) -> str:
+        kind = "block" if match[1] == "div" else "inline"
+        return f"<{match[1]} class='formula'>{convert(unescape(match[2]), display=kind)}</{match[1]}>"
 
     return _FORMULA.sub(mathml, html)
 

@@ -56,13 +56,13 @@ Names = list[str]
 
 def record(name: str, fields: dict[str, Any]) -> Any:
     """Return a typed dict; each key of `fields` is one or several field names of the same type."""
-    return TypedDict(name, {one: kind for names, kind in fields.items() for one in names.split()})  # type: ignore[operator]
+    return TypedDict(name, {field: kind for names, kind in fields.items() for field in names.split()})  # type: ignore[operator]
 
 
 def answer_of(kind: type[msgspec.Struct], name: str) -> Any:
     """Return the typed dict of an answer that states the common fields and those of its struct."""
-    own = {field: hint for field, hint in get_type_hints(kind).items() if field in kind.__struct_fields__}
-    return record(name, {**{field: hint for field, hint in own.items() if field not in COMMON_FIELDS}, **_COMMON})
+    hints = {field: hint for field, hint in get_type_hints(kind).items() if field in kind.__struct_fields__}
+    return record(name, {**{field: hint for field, hint in hints.items() if field not in COMMON_FIELDS}, **_COMMON})
 
 
 # Predictions ---------------------------------------------------------------------------------------------------------
@@ -339,14 +339,14 @@ FILES: dict[str, list[Any]] = {
 
 def schemas(kinds: dict[str, list[Any]], name: str) -> dict[str, Any]:
     """Return one schema with a definition for each type of answer or file."""
-    flat = [kind for known in kinds.values() for kind in known]
+    flat = [kind for kinds_of_key in kinds.values() for kind in kinds_of_key]
     every, definitions = msgspec.json.schema_components(flat, ref_template="#/$defs/{name}")
     of = iter(every)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": ADDRESS.format(name=name, version=VERSION),
         "version": VERSION,
-        name: {key: {"anyOf": [next(of) for _ in known]} for key, known in kinds.items()},
+        name: {key: {"anyOf": [next(of) for _ in kinds_of_key]} for key, kinds_of_key in kinds.items()},
         "$defs": {key: _without_indentation(definition) for key, definition in definitions.items()},
     }
 
