@@ -1,7 +1,8 @@
 """Pipelines: their parts against published counts, sizes that are free, and what is asked of them.
 
 Tests: architectures/pipelines/records.py, architectures/pipelines/sampling.py, architectures/pipelines/modules.py,
-architectures/pipelines/tracing.py, architectures/pipelines/export.py, architectures/free_sizes.py.
+architectures/pipelines/prepared.py, architectures/pipelines/tracing.py, architectures/pipelines/export.py,
+architectures/free_sizes.py.
 """
 
 from __future__ import annotations
