@@ -60,8 +60,13 @@ def test_a_sample_is_right_before_it_is_changed(known, tmp_path, monkeypatch):
     for sample in known:
         path = tmp_path / (sample.name if "." in sample.name else "file")
         path.write_bytes(sample.data)
-        said = [CliRunner().invoke(main, command.format(file=path).split()) for command in sample.commands]
-        assert any(one.exit_code == 0 for one in said), (sample.name, [one.output[-300:] for one in said])
+        refused = []
+        for command in sample.commands:
+            result = CliRunner().invoke(main, command.format(file=path).split())
+            if result.exit_code == 0:
+                break
+            refused.append(result.output[-300:])
+        assert len(refused) < len(sample.commands), (sample.name, refused)
 
 
 def test_guided_inputs_are_the_same_for_the_same_seed_and_are_answered(known, tmp_path, monkeypatch):

@@ -133,8 +133,14 @@ def test_other_devices_of_a_report_have_the_evidence(slow_server: EvidenceCalibr
     on_l40s = pl.predict("llama-3.1-8b", batch_size=8, calibration=str(path), **{**asked, "gpu": "l40s"})
     tried = {one.name: one.prediction for one in try_alternatives(moved).tried}
     assert tried[on_l40s.device.name].time_s == pytest.approx(on_l40s.time_s)
-    report = pl.report(pl.Predict("llama-3.1-8b", calibration=str(path), **asked), tmp_path / "report.html")
-    assert "server.toml" in report.path.read_text()
+
+
+@pytest.mark.usefixtures("few_alternatives")
+def test_a_report_names_the_evidence(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    write_calibration(slow_server, path)
+    asked = pl.Predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", context=1000, calibration=str(path))
+    assert "server.toml" in pl.report(asked, tmp_path / "report.html").path.read_text()
 
 
 def test_rollouts_and_the_trainer_learn_from_their_own_rows(slow_server: EvidenceCalibration, tmp_path: Path) -> None:

@@ -353,8 +353,9 @@ def test_the_advised_deployment_is_the_one_that_is_started(tmp_path: Path) -> No
 
 def test_advice_without_enough_devices_starts_nothing(tmp_path: Path) -> None:
     question = pl.Serve(
-        "llama-3.2-1b", gpu="l40s", rate=200, weights="bf16", tensor=1, max_sequences=8, workers=1, advise="cost"
-    )
+        "llama-3.2-1b", gpu="l40s", rate=200, weights="bf16", tensor=1, max_sequences=8, workers=1, advise="cost",
+        output_tokens=64, num_requests=50,
+    )  # fmt: skip
     with pytest.raises(PaleoError, match=r"no deployment fits into `--workers 1`, the nearest needs \d+: give more"):
         pl.report(question, tmp_path / "best.compose.yaml")
 

@@ -12,7 +12,7 @@ import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.serving.requests import Traffic
 
-SERVER: dict[str, Any] = {"gpu": "h100-sxm", "num_requests": 60}
+SERVER: dict[str, Any] = {"gpu": "h100-sxm", "num_requests": 60, "max_sequences": 64}
 
 
 def highest(answer: Any) -> float:

@@ -42,7 +42,7 @@ def test_every_prompt_of_a_session_begins_with_what_was_said() -> None:
 
 def test_more_clients_than_requests_under_way_take_turns() -> None:
     """SGLang's bench_multiturn: of six open sessions two have a request under way, so that all of them stay open."""
-    question = {"gpu": "h100-sxm", "concurrency": 2, "num_requests": 36}
+    question = {"gpu": "h100-sxm", "concurrency": 2, "num_requests": 36, "max_sequences": 16}
     answer = pl.serve("llama-3.2-1b", **question, workload="conversation:turns=3,clients=6")  # type: ignore[arg-type]
     assert answer.requests == 36 and (answer.figures["mean_sequences"].value or 0.0) <= 2
     assert make("conversation:turns=3,clients=6", 36, None, 2).clients == 6

@@ -125,5 +125,6 @@ def test_an_overloaded_server_is_named():
 
 def test_advice_that_needs_more_devices_than_there_are_is_named():
     asked = {"network": "llama-3.2-1b", "gpu": "l40s", "rate": 200, "weights": "bf16", "tensor": 1, "max_sequences": 8}
+    asked |= {"output_tokens": 64, "num_requests": 50}
     (found,) = cards_of({"": pl.serve(**asked, advise="cost", workers=1)})
     assert found.problem == "DOES NOT FIT into 1 device"
