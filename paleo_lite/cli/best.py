@@ -28,25 +28,25 @@ from .answers import CommandResult, command
     "--minimize",
     metavar="COLUMN",
     type=COLUMN,
-    help="Column to minimise: cost, time_s, hours, energy, memory, ...",
+    help="What to minimise: cost, time, energy, latency, ttft, tpot or any column, such as memory_bytes.",
 )
 @click.option(
     "--by",
     type=Names("ranking", ".sweeps.best:RANKINGS"),
-    help="What to minimise: joules or cost, whichever columns the sweep has for it.",
+    help="The same as --minimise.",
 )
 @click.option(
     "--maximise",
     "--maximize",
     metavar="COLUMN",
     type=COLUMN,
-    help="Column to maximise: throughput_per_s, efficiency, speedup, ...",
+    help="What to maximise: throughput or any column, such as efficiency or speedup.",
 )
 @click.option(
     "--pareto",
     metavar="COLUMNS",
     type=COLUMN,
-    help="Columns of a Pareto front, such as time_s,cost: rows that no other row dominates.",
+    help="Pareto front of several of them, such as time,cost: rows that no other row dominates.",
 )
 @click.option(
     "--where",

@@ -28,10 +28,10 @@ def row_options() -> list[click.Option]:
         ),
         OutputOption(
             ["--best"], metavar="COLUMN",
-            help="Show the best combinations by a column of these rows: cost, time_s, energy_j, throughput_per_s, ...",
+            help="Show the best combinations by cost, time, energy, throughput or any column of these rows.",
         ),
         OutputOption(
-            ["--pareto"], metavar="COLUMNS", help="Show the Pareto front of several columns, such as time_s,cost."
+            ["--pareto"], metavar="COLUMNS", help="Show the Pareto front of several of them, such as time,cost."
         ),
         OutputOption(
             ["--where"], metavar="CONDITION",

@@ -5,7 +5,7 @@ The file is read batch by batch; only rows that may still be among the best are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -21,7 +21,7 @@ from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from .columns import SITE_COLUMNS, check_site_columns, site_columns, with_site
 from .rows import COLUMNS, INTEGERS, STRINGS
 from .run import without_dictionaries
-from .where import find_column, parse_where
+from .where import columns_of_numbers, find_column, parse_where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 LARGER_IS_BETTER = (
     "throughput_per_s",
     "tokens_per_s",
+    "tokens_per_s_per_device",
     "prompt_tokens_per_s",
+    "largest_context",
     "efficiency",
     "scaling_efficiency",
     "speedup",
@@ -83,11 +85,8 @@ They are phrases of sentences and axes; headings of tables are in the registry `
 """
 
 
-RANKINGS = {
-    "joules": ("joules_per_million_output_tokens", "kwh"),
-    "cost": ("usd_per_million_output_tokens", "cost_usd"),
-}
-"""Columns that are minimised by their short name, of which a sweep has one: that of servers, or that of steps."""
+RANKINGS = ("joules", "cost")
+"""Words of `where.WORDS` that `--by` minimises."""
 
 
 def column_label(column: str) -> str:
@@ -99,7 +98,6 @@ TASK_COLUMNS = ("network", "phase")
 """Columns that say what a row computes: rows that differ in them are no alternatives to each other."""
 
 _BATCH_ROWS = 2**17
-_MOST_NAMED = 6
 MAX_FRONT_ROWS = 200_000
 """Maximum number of rows of a Pareto front."""
 
@@ -142,7 +140,7 @@ class Best(Result, msgspec.Struct, frozen=True):
     @property
     def knee(self) -> dict[str, Any] | None:
         """Row at the knee of a whole front in two columns that are both minimised; None without one."""
-        if len(self.columns) != 2 or self.front != len(self.rows) or set(self.columns) & set(LARGER_IS_BETTER):
+        if len(self.columns) != 2 or self.front != len(self.rows) or any(map(is_better_larger, self.columns)):
             return None
         index = find_knee(*([row[name] for row in self.rows] for name in self.columns))
         return None if index is None else self.rows[index]
@@ -167,22 +165,17 @@ class Best(Result, msgspec.Struct, frozen=True):
         }
 
 
-def _ranked_column(by: str, columns: Iterable[str]) -> str:
-    """Return the column of a sweep that a ranking, such as cost, minimises."""
-    if by not in RANKINGS:
-        raise UnknownName("ranking", by, RANKINGS)
-    ranked = next((name for name in RANKINGS[by] if name in columns), None)
-    if ranked is None:
-        raise BadValue(f"these rows have no {by}: rank by another column, such as time_s")
-    return ranked
+def is_better_larger(column: str) -> bool:
+    """Return whether a column, or the one whose interval it ends, is better the larger it is."""
+    return column.removesuffix("_low").removesuffix("_high") in LARGER_IS_BETTER
 
 
 class Goal(NamedTuple):
     """What makes one row better than another, by exactly one of these."""
 
-    objective: str | None = None  # column of numbers, better as `LARGER_IS_BETTER` says, or a key of `RANKINGS`
+    objective: str | None = None  # column of numbers, better as `is_better_larger` says
     minimise: str | None = None  # column
-    by: str | None = None  # key of `RANKINGS`, instead of a column to minimise
+    by: str | None = None  # one of `RANKINGS`, instead of a column to minimise
     maximise: str | None = None  # column
     pareto: Sequence[str] = ()  # columns of a Pareto front; of equal rows it has the first
 
@@ -194,24 +187,21 @@ def _objectives(
 ) -> tuple[list[str], list[float]]:
     """Return the columns that say what is best, and -1 for each that is better the larger it is, otherwise 1."""
     objective, minimise, by, maximise, pareto = goal
-    if objective in RANKINGS:
-        objective, by = None, objective
     if objective is not None:
         check_site_columns((objective,), facility)
-        name = find_column(objective, list(columns))
-        minimise, maximise = (None, name) if name in LARGER_IS_BETTER else (name, None)
+        name = find_column(objective, columns)
+        minimise, maximise = (None, name) if is_better_larger(name) else (name, None)
     if sum(map(bool, (minimise, by, maximise, pareto))) != 1:
         raise BadValue(
             "`best` needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`, such as `--by cost`"
         )
+    if by is not None and by not in RANKINGS:
+        raise UnknownName("ranking", by, RANKINGS)
     check_site_columns((*pareto, minimise or "", maximise or ""), facility)
-    if pareto:
-        names = [_ranked_column(name, columns) if name in RANKINGS else name for name in pareto]
-    else:
-        names = [_ranked_column(by, columns) if by is not None else minimise or maximise or ""]
-    objectives = [find_column(name, list(columns)) for name in names]
-    maximised = LARGER_IS_BETTER if pareto else tuple(objectives if maximise else ())
-    return objectives, [-1.0 if name in maximised else 1.0 for name in objectives]
+    names = list(pareto) or [minimise or by or maximise or ""]
+    objectives = [find_column(name, columns) for name in names]
+    are_maximised = map(is_better_larger, objectives) if pareto else [maximise is not None]
+    return objectives, [-1.0 if is_maximised else 1.0 for is_maximised in are_maximised]
 
 
 def find_best(
@@ -236,8 +226,8 @@ def find_best(
     objectives, signs = _objectives(columns, goal, facility)
     for name in objectives:
         if not columns[name]:
-            numeric = ", ".join([column for column, is_numeric in columns.items() if is_numeric][:_MOST_NAMED])
-            raise BadValue(f"column {name} of {path.name} has no numbers: choose one that has, such as {numeric}")
+            numeric = ", ".join(columns_of_numbers(columns))
+            raise BadValue(f"column {name} of {path.name} has no numbers: choose one that has: {numeric}")
     condition = parse_where(where, columns) if where is not None else None
     selections = {answer: _Selection(objectives, signs, top, is_front) for answer in (FORECAST, BOUND)}
     samples = {answer: _Sample(objectives, sample) for answer in selections}

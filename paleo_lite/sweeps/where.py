@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -26,8 +26,19 @@ _UNIT_EXAMPLES = {
     "FLOP": "1GFLOP", "": "1.5k",
 }  # fmt: skip
 
-SYNONYMS = {"energy": "kwh"}
-"""Words for columns whose names differ in more than the unit."""
+_JOULES = ("kwh", "joules_per_million_output_tokens", "energy_j")
+
+WORDS = {
+    "cost": ("cost_usd", "usd_per_million_output_tokens", "usd_per_million"),
+    "energy": _JOULES,
+    "joules": _JOULES,
+    "time": ("time_s", "latency_p50_s"),
+    "throughput": ("throughput_per_s", "output_tokens_per_s", "tokens_per_s"),
+    "latency": ("latency_p50_s", "time_s"),
+    "ttft": ("ttft_p50_s", "prompt_s"),
+    "tpot": ("tpot_p50_s",),
+}
+"""Words for a quantity, and its columns: rows of each kind of question have one of them, and the first is taken."""
 
 
 class Condition(NamedTuple):
@@ -69,22 +80,31 @@ def parse_where(text: str, columns: dict[str, bool]) -> Condition:
     return condition
 
 
-def find_column(name: str, columns: Sequence[str]) -> str:
-    """Return a column by its name, or by its name without the unit: ``cost`` stands for ``cost_usd``.
+def find_column(name: str, columns: Mapping[str, bool]) -> str:
+    """Return a column by its name, by its name without the unit, or by a word of `WORDS`: ``cost`` for ``cost_usd``.
 
-    Raise UnknownName if no column, or more than one, matches.
+    `columns` says of all columns whether each has numbers. Raise UnknownName if no column, or more than one, matches.
     """
     if name in columns:
         return name
-    if SYNONYMS.get(name) in columns:
-        return SYNONYMS[name]
+    meant = [column for column in WORDS.get(name, ()) if column in columns]
+    if meant:
+        return meant[0]
     matches = [column for column in columns if re.fullmatch(rf"{re.escape(name)}(_s|_usd|_per_s|_bytes)", column)]
     if len(matches) == 1:
         return matches[0]
     similar = [column for column in columns if name and name in column and not column.endswith(("_low", "_high"))]
     if len(similar) > 1:
         raise BadValue(f"no column is called {name!r}: did you mean {' or '.join(similar[:4])}?")
-    raise UnknownName("column", name, columns)
+    error = UnknownName("column", name, columns)
+    if error.near:
+        raise error
+    raise UnknownName("column", name, columns, hint=f"Columns of numbers: {', '.join(columns_of_numbers(columns))}.")
+
+
+def columns_of_numbers(columns: Mapping[str, bool]) -> list[str]:
+    """Return the names of the columns that have numbers, without the ends of intervals."""
+    return [name for name, has_numbers in columns.items() if has_numbers and not name.endswith(("_low", "_high"))]
 
 
 def _tokenize(text: str) -> list[tuple[str, str]]:
@@ -157,7 +177,7 @@ class _ConditionParser:
             return inner
         if kind != "word":
             raise self.error(f"a column is missing before {name!r}")
-        column = find_column(name, list(self.columns))
+        column = find_column(name, self.columns)
         kind, sign = self.next_token()
         sign = "==" if sign == "=" else sign
         if kind != "sign" or sign not in _COMPARE:

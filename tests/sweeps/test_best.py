@@ -110,7 +110,7 @@ def test_the_front_by_its_definition(rows, columns) -> None:
         ({}, BadValue, "needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`"),
         ({"minimise": "cost_usd", "pareto": ("cost_usd",)}, BadValue, "needs exactly one of"),
         ({"minimise": "costs"}, UnknownName, "no column is called 'costs': did you mean cost"),
-        ({"minimise": "gpu"}, BadValue, "column gpu .* has no numbers: choose one that has, such as "),
+        ({"minimise": "gpu"}, BadValue, "column gpu .* has no numbers: choose one that has: power_limit_w, "),
         ({"minimise": "cost_usd", "where": "gpu == h200"}, BadValue, "none of its [0-9]+ feasible rows meets"),
         (
             {"minimise": "cost_usd", "where": "gpu == k40m"},

@@ -66,6 +66,8 @@ def test_best_ranks_servers(servers: Path) -> None:
     rows = pandas.read_parquet(servers).query("gpu == 'a100-sxm-80gb'")
     cheapest = pl.best(servers, minimise="usd_per_million_output_tokens", where="ttft_p50_s < 1", top=1).rows[0]
     assert cheapest["usd_per_million_output_tokens"] == rows.usd_per_million_output_tokens.min()
+    assert pl.best(servers, minimise="cost", where="ttft < 1", top=1).rows == [cheapest]
+    assert pl.best(servers, pareto="ttft,cost").columns == ("ttft_p50_s", "usd_per_million_output_tokens")
     front = pl.best(servers, pareto="output_tokens_per_s_per_gpu,output_tokens_per_s_per_user")
     for row in front.rows:  # larger is better in both
         better = (rows.output_tokens_per_s_per_gpu > row["output_tokens_per_s_per_gpu"]) & (

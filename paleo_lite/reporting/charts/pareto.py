@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from ...errors import BadValue
-from ...sweeps.best import LARGER_IS_BETTER, Best, column_label
+from ...sweeps.best import Best, column_label, is_better_larger
 from ...timing.answer import BOUND
 from .marks import (
     BOUNDS_LEGEND,
@@ -93,7 +93,7 @@ def pareto_chart(best: Best) -> Any:
     layers += _knee_layers(alt, best, dict(zip(map(id, shown), rows)), x, y)
     step_points: list[dict[str, float]] = []
     if len(best.columns) == 2:
-        steps_before = first in LARGER_IS_BETTER  # the area dominated by a row extends to smaller values
+        steps_before = is_better_larger(first)  # the area dominated by a row extends to smaller values
         interpolation = "step-before" if steps_before else "step-after"
         layers.insert(0, front.mark_line(interpolate=interpolation, strokeWidth=1))
         step_points = _points_on_steps(rows, x_span, y_span, steps_before)
@@ -146,9 +146,9 @@ def _front_title(rows: Sequence[dict[str, Any]], *columns: str) -> str:
     labels, _ = _row_labels(rows)
     ends, phrases = [], []
     for name in columns:
-        choose = max if name in LARGER_IS_BETTER else min
+        choose = max if is_better_larger(name) else min
         ends.append(choose(range(len(rows)), key=lambda index, name=name: rows[index][name]))  # type: ignore[misc]
-        phrases.append(f"the {'highest' if name in LARGER_IS_BETTER else 'lowest'} {column_label(name)}")
+        phrases.append(f"the {'highest' if is_better_larger(name) else 'lowest'} {column_label(name)}")
     device, other = (rows[end]["gpu"] for end in ends)
     if device != other:
         return f"{device} has {phrases[0]} and {other} has {phrases[1]}"
@@ -250,7 +250,7 @@ def _axis_span(rows: Sequence[dict[str, Any]], key: str, pixels: int) -> AxisSpa
 def _axis(channel: Any, field: str, name: str, unit: str, span: AxisSpan) -> Any:
     """Return the channel of an axis; its title tells whether high or low is better."""
     alt = altair()
-    direction = "high" if name in LARGER_IS_BETTER else "low"
+    direction = "high" if is_better_larger(name) else "low"
     title = column_label(name)
     if unit:
         title += f" ({unit})"
