@@ -11,7 +11,7 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 from .errors import BadValue
@@ -21,6 +21,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LARGEST_INTEGER = 2**63 - 1
 """Largest integer that an argument may be; numbers computed from larger ones exceed a floating-point number."""
+
+LARGEST_WORDS = "2^63 - 1"
 
 _QUOTED_AT_MOST = 80  # characters of a value in a message
 
@@ -43,14 +45,19 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, os.PathLike) or (isinstance(value, str) and value != "")
+    if not isinstance(value, (str, os.PathLike)):
+        return False
+    try:
+        name = os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return name != b"" and b"\0" not in name
 
 
 def _are_all(value: Any, accepts: Callable[[Any], bool]) -> bool:
-    """Return whether a value is a collection of accepted values; those of an iterator cannot be looked at."""
-    if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
-        return False
-    return not isinstance(value, (Sequence, set, frozenset)) or all(map(accepts, value))
+    """Return whether a value is a collection of accepted values."""
+    is_one_value = isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable)
+    return not is_one_value and all(map(accepts, value))
 
 
 _TYPES = {
@@ -89,18 +96,26 @@ def quote_value(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
+def as_plain(value: Any) -> Any:
+    """Return an array, an iterator or a number of NumPy as a list or a number, and any other value unchanged."""
+    if isinstance(value, Iterator):
+        return list(value)
+    return value.tolist() if callable(getattr(value, "tolist", None)) and not isinstance(value, type) else value
+
+
 def check_argument(name: str, annotation: str, value: object) -> None:
     """Raise BadValue if a value is of none of the types of an annotation that is understood."""
     alternatives = [text for text in _split(annotation) if text != "None"]
+    if "Path" in alternatives:
+        alternatives = [text for text in alternatives if text != "str"]  # a text is a path
     types = [_find_type(text) for text in alternatives]
-    if (value is None and len(types) < len(_split(annotation))) or not all(types):
+    if (value is None and "None" in _split(annotation)) or not all(types):
         return
     possible = [kind for kind in types if kind is not None]
     if any(kind.accepts(value) for kind in possible):
         return
-    words = [kind.words for kind, text in zip(possible, alternatives, strict=True)
-             if not (text == "str" and "Path" in alternatives)]  # fmt: skip
-    raise BadValue(f"`{name}` must be {' or '.join(words)} (got {quote_value(value)})")
+    words = " or ".join(kind.words for kind in possible)
+    raise BadValue(f"`{name}` must be {words} (got {quote_value(value)})")
 
 
 def check_arguments(function: F) -> F:
@@ -116,8 +131,9 @@ def check_arguments(function: F) -> F:
         for name, value in bound.arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                check_argument(name, parameter.annotation, value)
-        return function(*arguments, **named)
+                bound.arguments[name] = as_plain(value)
+                check_argument(name, parameter.annotation, bound.arguments[name])
+        return function(*bound.args, **bound.kwargs)
 
     return cast("F", checked)
 

@@ -47,6 +47,7 @@ activations are stored in 16 bits. `paleo_lite.formats` has the formats of store
 """
 
 MAX_RANGE_LENGTH = 100_000
+_MOST_DIGITS = 15  # of an integer of a range
 RANGE_FORMATS = "numbers such as 1,2,4, a series such as 1,2,4,...,128, or a range such as 1:128:x2 or 8:64:8"
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*")
@@ -244,6 +245,21 @@ def check_integer(name: str, value: object, least: int, most: int | None = None)
     raise BadValue(f"{name} must be an integer {allowed} (got {value!r})")
 
 
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Range of positive quantities: no size, rate, time or price of a machine is outside, nor are ratios of them."""
+
+
+def check_positive(name: str, number: float, given: object, expected: str = "a number > 0") -> None:
+    """Raise BadValue, which names the bound that is broken, unless a number is from `SMALLEST` to `LARGEST`."""
+    if SMALLEST <= number <= LARGEST:
+        return
+    if number > LARGEST:
+        expected = f"at most {LARGEST:g}"
+    elif number > 0:
+        expected = f"at least {SMALLEST:g}"
+    raise BadValue(f"{name} must be {expected} (got {given})")
+
+
 def parse_range(value: str | int | Sequence[int], name: str = "numbers") -> list[int]:
     """Parse one or several integers >= 1, and return them in the given order.
 
@@ -274,7 +290,10 @@ def _parse_range_text(text: str, name: str) -> list[int]:
 
 
 def _parse_integer(part: str, text: str, name: str) -> int:
-    if not (part.isascii() and part.isdecimal() and len(part) <= 15 and int(part) >= 1):
+    is_number = part.isascii() and part.isdecimal()
+    if is_number and len(part.lstrip("0")) > _MOST_DIGITS:
+        raise BadValue(f"{name} must be below 10^{_MOST_DIGITS} (got {part if len(part) < 50 else part[:40] + '...'})")
+    if not (is_number and int(part) >= 1):
         raise BadValue(f"{name} {text!r}: {part!r} is not an integer >= 1; expected {RANGE_FORMATS}")
     return int(part)
 

@@ -69,7 +69,7 @@ def test_command_line_prints_one_line_and_exits(kind, monkeypatch) -> None:
     [
         (["predict", "x" * 20_000, "--gpu", "k80"], "no network is called 'xxx"),
         (["predict", "alexnet", "--gpu", "y" * 300], "no GPU is called 'yyy"),
-        (["predict", "alexnet", "--gpu", "k80", "--batch-size", "9" * 5000], "must be an integer >= 1"),
+        (["predict", "alexnet", "--gpu", "k80", "--batch-size", "9" * 5000], "must be at most 2^63 - 1"),
     ],
 )
 def test_long_texts_are_shortened_in_messages(words, said) -> None:

@@ -38,7 +38,7 @@ from ..reporting.document import Document, StaticResult, Table
 from ..reporting.networks import network_dict, network_page, networks_page
 from ..result import ResultList
 from ..text import normalize_name
-from ..units import parse_quantity
+from ..units import check_positive, parse_quantity
 
 _Item = TypeVar("_Item")
 
@@ -228,8 +228,7 @@ def links(*, move: float | str | None = None) -> LinkList | StaticResult:
     registered = read_links().link
     if move is not None:
         size = parse_quantity(move, "B")
-        if size <= 0:
-            raise BadValue(f"`move` must be an amount of data > 0, such as '1PB' (got {move!r})")
+        check_positive("`move`", size, repr(move), "an amount of data > 0, such as '1PB'")
         page = transfer_page(registered, size)
         return StaticResult({"move_bytes": size, "links": list(page.tables[0].rows)}, page)
     rows = list(links_page(registered).tables[0].rows)

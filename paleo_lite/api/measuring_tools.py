@@ -16,6 +16,7 @@ from ..progress import announce
 from ..questions.measured import MeasuringQuestion
 from ..questions.values import flatten
 from ..reporting.tools import ToolReport
+from ..units import check_positive
 from .observations import calibrate_from_results
 
 _OF_STEPS = (
@@ -35,8 +36,7 @@ def measure_with_tools(question: MeasuringQuestion) -> ToolReport:
     for name in question.given():
         if name in _OF_STEPS:
             raise BadValue(f"`--{name.replace('_', '-')}` is for steps that torch runs: leave it out with `--tools`")
-    if not question.minutes > 0:
-        raise BadValue(f"`--minutes` must be > 0 (got {question.minutes:g})")
+    check_positive("`--minutes`", question.minutes, f"{question.minutes:g}", "> 0")
     calibration_path = None if question.calibration_out is None else Path(question.calibration_out)
     folder = Path(question.results or "results")
     wanted = ToolTarget(question.model, question.address, question.workers)

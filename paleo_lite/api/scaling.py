@@ -13,7 +13,7 @@ from ..errors import BadQuantity, BadValue
 from ..files import to_paths
 from ..machines import Device, Machine, find_device
 from ..timing import TimeModel, Workload
-from ..units import parse_quantity, parse_range
+from ..units import check_positive, parse_quantity, parse_range
 from .pipelines import resolve_pipeline
 from .question import Question
 from .resolve import resolve_question
@@ -158,6 +158,5 @@ def _parse_decode_rate(decode: float | str) -> float:
         rate_per_s = parse_quantity(text, "")
     except BadQuantity:
         rate_per_s = 0.0
-    if not 0 < rate_per_s < float("inf"):
-        raise BadValue(f"`--decode` must be a number of samples per second > 0, such as '3,000/s' (got {decode!r})")
+    check_positive("`--decode`", rate_per_s, repr(decode), "a number of samples per second > 0, such as '3,000/s'")
     return rate_per_s

@@ -12,6 +12,7 @@ from .locate import cached_name
 from .network import SequenceLengths, SequenceOptions
 from .tape import ACTIVATIONS
 
+_LARGEST = 2**31  # of any size
 MAX_LAYERS = 10_000
 """Most layers that a config may name: each is described."""
 
@@ -50,8 +51,10 @@ class Config:
                 needs = f"a config of {self.fields['model_type']} needs it"
                 raise MissingKey(f"{self.where}: $.{key} is missing: {needs}")
             return default
-        if not is_integer(value) or not 1 <= value <= 2**31:
+        if not is_integer(value) or value < 1:
             raise self.fail(f"$.{key} must be an integer >= 1 (got {value!r})")
+        if value > _LARGEST:
+            raise self.fail(f"$.{key} must be at most 2^31 (got {value!r})")
         if value > MAX_LAYERS and (key == "depth" or ("layer" in key and "per_layer" not in key)):
             raise self.fail(f"$.{key} is {value}; no more than {MAX_LAYERS:,} layers are read")
         return value

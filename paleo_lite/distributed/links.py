@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import AmbiguousName, BadQuantity, BadValue, UnknownName
 from ..machines import Device, Link, read_links
 from ..text import normalize_name
-from ..units import check_integer, format_si, parse_quantity
+from ..units import check_integer, check_positive, format_si, parse_quantity
 from .link_calibrations import FITTED_FIELDS, MOST_FITTED, LinkCalibration, shipped_link_calibrations
 
 FORM = "'2x k40m @ pcie3, 16 nodes @ infiniband'"
@@ -354,8 +354,7 @@ def parse_rate(text: str) -> float:
             rate = parse_quantity(text, unit) / units_per_byte
         except BadQuantity:
             continue
-        if not rate > 0:
-            raise BadValue(f"the rate of a link must be > 0 (got {text!r})")
+        check_positive("the rate of a link", rate, repr(text), "> 0")
         return rate
     raise BadQuantity(problem)
 

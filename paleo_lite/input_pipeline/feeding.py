@@ -14,6 +14,7 @@ import msgspec
 from ..distributed.links import link_rate
 from ..errors import BadValue, UnknownName
 from ..machines import Device, read_links
+from ..units import check_positive
 
 DECODE_PER_WORKER_S = 100.0
 DECODE_SOURCE = (
@@ -85,8 +86,7 @@ class InputPipeline(msgspec.Struct, frozen=True):
             ("bandwidth of the host link", self.link_bytes_per_s),
             ("decode rate", 1.0 if self.decode_per_worker_s is None else self.decode_per_worker_s),
         ):
-            if not (math.isfinite(value) and value > 0):
-                raise BadValue(f"the {name} must be > 0 (got {value:g})")
+            check_positive(f"the {name}", value, f"{value:g}", "> 0")
         if self.access not in ACCESSES:
             raise BadValue(f"`--access` must be {' or '.join(ACCESSES)} (got {self.access!r})")
         if self.access == "random" and self.store is not None and self.store.random_reads_per_s is None:

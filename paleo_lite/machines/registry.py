@@ -17,7 +17,7 @@ import msgspec
 from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName, UnknownPrecision
 from ..files import file_exists, read_typed, shipped_folder
 from ..text import normalize_name
-from ..units import format_si, parse_quantity
+from ..units import check_positive, format_si, parse_quantity
 from .clouds import find_instance
 from .device import REQUESTED_LIMIT, Clock, Device, LinkRegistry, PeakRate, SourcedFigure
 
@@ -299,8 +299,7 @@ def parse_power_limit(power_limit: float | str) -> float:
         limit_w = parse_quantity(power_limit, "W")
     except BadQuantity as error:
         raise BadValue(f"`--power-limit` must be a power such as '300 W' ({error})") from None
-    if not limit_w > 0:
-        raise BadValue(f"`--power-limit` must be > 0 W (got {power_limit})")
+    check_positive("`--power-limit`", limit_w, power_limit, "> 0 W")
     return limit_w
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..arguments import quote_value
+from ..arguments import LARGEST_INTEGER, LARGEST_WORDS, as_plain, quote_value
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..files import file_exists
-from ..units import is_integer, parse_duration, parse_quantity, parse_range, spell_out_tokens
+from ..units import check_positive, is_integer, parse_duration, parse_quantity, parse_range, spell_out_tokens
 from .completion import DEVICE, NETWORK, PlatformText
 from .names import Names, parameter_name, quote
 
@@ -35,14 +35,13 @@ class WholeNumber(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the integer; raise BadValue if it is out of range."""
         text = str(value).strip()
-        number = self.minimum - 1
-        if isinstance(value, bool):
-            raise BadValue(f"{parameter_name(param)} must be {self.expected} (got {value})")
-        if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
-            number = int(text)
-        if number < self.minimum or (self.maximum is not None and number > self.maximum):
-            raise BadValue(f"{parameter_name(param)} must be {self.expected} (got {quote(text)})")
-        return number
+        is_integer_text = text.isascii() and text.isdecimal() and not isinstance(value, bool)
+        largest = self.maximum or LARGEST_INTEGER
+        if is_integer_text and len(text) <= _MAX_DIGITS and self.minimum <= int(text) <= largest:
+            return int(text)
+        is_too_large = is_integer_text and (len(text) > _MAX_DIGITS or int(text) > largest)
+        expected = f"at most {LARGEST_WORDS}" if is_too_large and self.maximum is None else self.expected
+        raise BadValue(f"{parameter_name(param)} must be {expected} (got {quote(text)})")
 
     @property
     def expected(self) -> str:
@@ -122,15 +121,13 @@ class Number(click.ParamType):  # type: ignore[type-arg]
             number = float(value)
         except ValueError:
             number = float("nan")
+        example = f", such as {self.example}" if self.example else ""
         if self.minimum is not None and self.maximum is not None:
-            is_valid = self.minimum <= number <= self.maximum
-            expected = f"a number from {self.minimum:g} to {self.maximum:,.0f}"
+            expected = f"a number from {self.minimum:g} to {self.maximum:,.0f}{example}"
+            if not self.minimum <= number <= self.maximum:
+                raise BadValue(f"{parameter_name(param)} must be {expected} (got {quote(str(value))})")
         else:
-            is_valid = 0 < number < float("inf")
-            expected = "a number > 0"
-        if not is_valid:
-            example = f", such as {self.example}" if self.example else ""
-            raise BadValue(f"{parameter_name(param)} must be {expected}{example} (got {quote(str(value))})")
+            check_positive(parameter_name(param), number, quote(str(value)), f"a number > 0{example}")
         return number
 
 
@@ -267,8 +264,7 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
             number = parse_quantity(value, self.unit, unit_required=self.unit_required)
         except BadQuantity as error:
             raise BadQuantity(f"{parameter_name(param)}: {error}") from None
-        if not 0 < number < float("inf"):
-            raise BadValue(f"{parameter_name(param)} must be > 0 (got {quote(str(value))})")
+        check_positive(parameter_name(param), number, quote(str(value)), "> 0")
         return number
 
 
@@ -283,8 +279,7 @@ class DurationText(click.ParamType):  # type: ignore[type-arg]
             seconds = math.nan if isinstance(value, str) and value.strip().isdecimal() else parse_duration(value)
         except BadQuantity:
             seconds = math.nan
-        if not 0 < seconds < math.inf:
-            raise BadValue(f"{parameter_name(param)} must be a duration such as 36h or 10d (got {quote(str(value))})")
+        check_positive(parameter_name(param), seconds, quote(str(value)), "a duration such as 36h or 10d")
         return seconds
 
 
@@ -352,7 +347,7 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
         """Return the converted settings; raise BadValue for one without a key, twice, or of an unknown key."""
         if isinstance(value, dict):
-            texts = {str(key).replace("_", "-"): item for key, item in value.items()}
+            texts = {str(key).replace("_", "-"): as_plain(item) for key, item in value.items()}
         else:
             texts = self.split(str(value), param)
         settings: dict[str, Any] = {}

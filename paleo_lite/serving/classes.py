@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadQuantity, BadValue
-from ..units import format_si, parse_quantity
+from ..units import LARGEST, format_si, parse_quantity
 from .outcomes import Outcome, request_latencies, share_within, summarize
 from .requests import Lengths, Traffic, parse_lengths
 
@@ -92,8 +92,9 @@ def _read_share(value: str) -> float:
         share = float(value)
     except ValueError:
         share = math.nan
-    if not 0 < share < math.inf:
-        raise ValueError(f"must be a number > 0 (got {value!r})")
+    if not 0 < share <= LARGEST:
+        bound = f"at most {LARGEST:g}" if share > LARGEST else "a number > 0"
+        raise ValueError(f"must be {bound} (got {value!r})")
     return share
 
 

@@ -249,7 +249,10 @@ def parse_lengths(
     except BadQuantity:
         mean = deviation = math.nan
     if not (1 <= mean <= MAX_TOKENS and 0 <= deviation <= MAX_TOKENS):
-        raise BadValue(f"`{option}` must be tokens >= 1, as 1024 or 2k, or mean:std, as 1024:256 (got {value!r})")
+        raise BadValue(
+            f"`{option}` must be tokens from 1 to {MAX_TOKENS:,}, as 1024 or 2k, or mean:std, as 1024:256 "
+            f"(got {value!r})"
+        )
     return Lengths(mean, deviation)
 
 
@@ -452,7 +455,7 @@ def _read_row(row: dict[str, Any], place: str) -> tuple[float, int, int]:
     except (TypeError, ValueError):
         raise BadFile(f"{place}: {', '.join(TRACE_COLUMNS)} must be numbers") from None
     if not math.isfinite(arrival_s) or not all(1 <= number <= MAX_TOKENS for number in tokens):
-        raise BadFile(f"{place}: arrival_s must be finite and both numbers of tokens >= 1")
+        raise BadFile(f"{place}: arrival_s must be finite and both numbers of tokens from 1 to {MAX_TOKENS:,}")
     return arrival_s, int(tokens[0]), int(tokens[1])
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadQuantity, BadValue
-from ..units import format_si, parse_quantity
+from ..units import check_positive, format_si, parse_quantity
 from .answers import Serving
 from .deployment import Deployment, PreparedDeployment
 from .outcomes import request_latencies, summarize
@@ -77,8 +77,7 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
             limit_s = parse_quantity(limit.strip(), "s", unit_required=True)
         except BadQuantity as error:
             raise BadValue(f"`--slo` {part}: {error}") from None
-        if not limit_s > 0:
-            raise BadValue(f"`--slo` must be times > 0 (got {part!r})")
+        check_positive("`--slo`", limit_s, repr(part), "times > 0")
         objectives.append(Objective(name, percentile, limit_s))
     return tuple(objectives)
 

@@ -11,7 +11,7 @@ import msgspec
 from ..errors import BadQuantity, BadValue
 from ..machines import Device, Price
 from ..machines.prices import choose_price
-from ..units import parse_quantity
+from ..units import check_positive, parse_quantity
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -68,8 +68,7 @@ class Amount(msgspec.Struct, frozen=True):
             number = _parse_samples(text, sequence_tokens) if option == "images" else parse_count(text)
         except BadQuantity:
             raise BadValue(f"`--{option}` must be a number such as 52k or 15B (got {text!r})") from None
-        if not 0 < number < math.inf:
-            raise BadValue(f"`--{option}` must be a number > 0 (got {text!r})")
+        check_positive(f"`--{option}`", number, repr(text))
         if option == "tokens":
             return number / _check_tokens(sequence_tokens, "--tokens")
         return number
@@ -90,8 +89,8 @@ def make_budget(
     """
     samples = amount.samples_per_epoch(sequence_tokens)
     epochs = amount.epochs
-    if epochs is not None and not 0 < epochs < math.inf:
-        raise BadValue(f"`--epochs` must be a number > 0 (got {epochs!r})")
+    if epochs is not None:
+        check_positive("`--epochs`", epochs, repr(epochs))
     if samples is None and epochs is not None:
         raise BadValue("hours and cost need an amount of training: give `--samples 52k` or `--tokens 15B`")
     check_one_price(price, price_of)
@@ -119,8 +118,7 @@ def parse_price(price: float | str) -> float:
         usd_per_h = parse_quantity(price, "USD/h")
     except BadQuantity as error:
         raise BadValue(f"`--price` must be US dollars per hour: {error}") from None
-    if not 0 < usd_per_h < math.inf:
-        raise BadValue(f"`--price` must be > 0 USD/h (got {price!r})")
+    check_positive("`--price`", usd_per_h, repr(price), "> 0 USD/h")
     return usd_per_h
 
 

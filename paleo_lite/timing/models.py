@@ -14,7 +14,7 @@ import numpy as np
 from ..counting.work import GENERATION_PHASES, passes_of
 from ..errors import BadValue, UnknownName
 from ..machines import Device, Machine, PeakRate
-from ..units import element_bytes, parse_quantity
+from ..units import check_positive, element_bytes, parse_quantity
 from .activity import Activity, divide_time
 from .terms import RequestedOutputs, Terms, Times
 from .workload import Workload
@@ -256,8 +256,8 @@ class PppModel(TwoTermModel, msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # for every prediction with this model
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.ppp, (int, float)) and math.isfinite(self.ppp) and self.ppp > 0):
-            raise BadValue(f"the PPP must be a fraction of peak > 0, such as 0.62 (got {self.ppp!r})")
+        number = self.ppp if isinstance(self.ppp, (int, float)) else math.nan
+        check_positive("the PPP", number, repr(self.ppp), "a fraction of peak > 0, such as 0.62")
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Return the sum of both terms over the PPP."""

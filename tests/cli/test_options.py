@@ -146,10 +146,10 @@ def test_help_texts_are_for_the_command_line():
         (INTEGER, "-3", "must be an integer >= 1 (got -3)"),
         (INTEGER, "1.5", "must be an integer >= 1 (got 1.5)"),
         (INTEGER, "many", "must be an integer >= 1 (got 'many')"),
-        (INTEGER, "9" * 5000, "must be an integer >= 1"),
+        (INTEGER, "9" * 5000, "must be at most 2^63 - 1 (got"),
         (WholeNumber(8), "9", "must be an integer from 1 to 8 (got 9)"),
         (PPP, "nan", "must be a number > 0, such as 0.62 (got 'nan')"),
-        (PPP, "inf", "must be a number > 0, such as 0.62 (got 'inf')"),
+        (PPP, "inf", "must be at most 1e+30 (got 'inf')"),
         (Number(0.5, 2), "3", "must be a number from 0.5 to 2 (got 3)"),
     ],
 )
