@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import paleo_lite as pl
@@ -66,6 +70,85 @@ def test_options_refuse_numbers_that_are_too_large_and_strange_objects(
 ) -> None:
     with pytest.raises(BadValue, match=option.replace("_", "[-_]")):
         function(**arguments, **{option: value})
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "feeding": {"network": "resnet18", "gpu": "t4"},
+    "gemm": {"m": 64, "n": 64, "k": 64, "gpu": "t4"},
+    "predict": {"network": "resnet18", "gpu": "t4"},
+    "layers": {"network": "resnet18", "gpu": "t4"},
+    "rl": {"network": "qwen3-0.6b", "gpu": "h100-sxm"},
+    "links": {},
+    "networks": {},
+    "devices": {},
+    "best": {"file": "absent.csv"},
+    "calibrate": {"measured": "absent.csv"},
+}
+STRANGE: dict[str, Any] = {
+    "Path": Path("nowhere.x"), "bytes": b"x", "1e308": 1e308, "5e-324": 5e-324, "1e-300": 1e-300, "set": {1, 2},
+    "class": int, "array": np.array([1.0, 2.0]), "array of one": np.array(2), "np.int64": np.int64(2),
+    "np.float32": np.float32(2), "np.bool": np.bool_(True), "np.str": np.str_("x"), "datetime": datetime(2026, 1, 1),
+    "Decimal": Decimal(2), "Fraction": Fraction(3, 2), "complex": 1j, "inf": float("inf"), "list": [1, "a", None],
+    "dict": {1: 2}, "function": len, "nul": "a\0b", "surrogate": "\ud800", "tuple": (), "range": range(1, 3),
+}  # fmt: skip
+SLOW_ARGUMENTS = {"image_size"}
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [
+        (function, name)
+        for function in ASKED
+        for name in inspect.signature(getattr(pl, function)).parameters
+        if name not in SLOW_ARGUMENTS
+    ],
+)
+def test_every_argument_is_answered_or_refused_in_a_sentence(function: str, argument: str) -> None:
+    """Any other error than a PaleoError fails the test, and so does one of several lines."""
+    values = STRANGE | {"generator": (number for number in range(2))}
+    for value in values.values():
+        try:
+            getattr(pl, function)(**{**ASKED[function], argument: value})
+        except PaleoError as error:
+            assert 10 < len(str(error)) < 600 and "\n" not in str(error)
+
+
+def test_a_path_is_the_name_that_it_spells() -> None:
+    assert pl.gemm(64, 64, 64, gpu=Path("t4")).to_dict() == pl.gemm(64, 64, 64, gpu="t4").to_dict()
+
+
+def test_a_flag_is_true_or_false() -> None:
+    with pytest.raises(BadValue, match=r"^`--decoded` must be True or False \(got 'no'\)$"):
+        pl.feeding("resnet18", gpu="t4", decoded="no")  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    product = pl.gemm(np.int64(64), np.array(64), np.array([64, 128]), gpu="t4")
+    assert product.to_dict() == pl.gemm(64, 64, [64, 128], gpu="t4").to_dict()
+    assert next(iter(pl.Predict("resnet18", gpu="t4", site={"pue": np.array([1.2])}).site.items())) == ("pue", 1.2)
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "value", "bound"),
+    [
+        ("feeding", "decode_rate", 1e308, r"at most 1e\+30"),
+        ("feeding", "decode_rate", 5e-324, "at least 1e-30"),
+        ("feeding", "decode_rate", 0, "a number > 0"),
+        ("feeding", "sample_bytes", 1e-300, "at least 1e-30"),
+        ("gemm", "count", "9" * 5000, r"at most 2\^63 - 1"),
+        ("gemm", "count", 0, "an integer >= 1"),
+        ("gemm", "m", "1" + "0" * 15, r"below 10\^15"),
+        ("predict", "ppp", 1e31, r"at most 1e\+30"),
+    ],
+)
+def test_a_refusal_names_the_bound_that_is_broken(function: str, argument: str, value: Any, bound: str) -> None:
+    with pytest.raises(BadValue, match=f"must be {bound}"):
+        getattr(pl, function)(**{**ASKED[function], argument: value})
+
+
+def test_tokens_beyond_the_most_name_both_bounds() -> None:
+    with pytest.raises(BadValue, match="must be tokens from 1 to 10,000,000"):
+        pl.serve("llama-3.2-1b", gpu="h100-sxm", rate=1, input_tokens=10**12)
 
 
 @pytest.mark.parametrize("option", ["gpu", "calibration", "time_model", "hardware_files", "phase"])

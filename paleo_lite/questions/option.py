@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, U
 
 import click
 
-from ..arguments import LARGEST_INTEGER, check_argument, has_class, quote_value
+from ..arguments import LARGEST_INTEGER, LARGEST_WORDS, as_plain, check_argument, has_class, quote_value
 from ..errors import BadValue
 from .names import documented_name
 from .values import CommaSeparated, KeyValues, PictureSize, Shape, flatten, join_listed
@@ -166,12 +166,13 @@ class Options:
         record: Any = type(self)
         parameters, declared = _parameters_by_name(record), options_of(record)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            value = getattr(self, field.name)
+            value = as_plain(getattr(self, field.name))
             if field.name not in parameters:
                 if isinstance(value, Path):  # a network is named by its path
-                    object.__setattr__(self, field.name, str(value))
+                    value = str(value)
                 else:
                     check_argument(field.name, str(field.type), value)
+                object.__setattr__(self, field.name, value)
                 continue
             if value is None:
                 object.__setattr__(self, field.name, field.default)  # not given
@@ -179,7 +180,10 @@ class Options:
                 kind = declared[field.name].type
                 if isinstance(kind, PictureSize):
                     value = kind.spell_pairs(value, documented_name(parameters[field.name]))
-                _check_objects(value, str(field.type), parameters[field.name])
+                annotation = str(field.type)
+                _check_objects(value, annotation, parameters[field.name])
+                if not _classes_in(annotation) & {"Path", "Paths", "Any"}:
+                    value = _paths_as_texts(value)
                 object.__setattr__(self, field.name, _convert(value, declared[field.name], parameters[field.name]))
 
     def given(self) -> Iterator[str]:
@@ -204,27 +208,41 @@ def _parameters_by_name(record: Any) -> dict[str, Any]:
 
 def _check_objects(value: Any, annotation: str, parameter: click.Option) -> None:
     """Raise BadValue for a value, or one in a list, that is too large or of a class that the option does not take."""
-    if isinstance(value, (set, frozenset, bytes, bytearray, Iterator)):
+    if isinstance(value, (set, frozenset, bytes, bytearray)):
         raise BadValue(f"`{documented_name(parameter)}` takes a value or a list of values (got {quote_value(value)})")
-    classes = set(re.findall(r"[A-Za-z]+", annotation.replace("dict[str, Any]", "")))
+    classes = _classes_in(annotation)
+    is_list_value = "Sequence" in classes and isinstance(parameter.type, CommaSeparated)  # as of tools
     for item in value if isinstance(value, (list, tuple)) else [value]:
-        if isinstance(item, (list, tuple)) and "Sequence" in classes:  # one value is a list, as of tools
+        if isinstance(item, (list, tuple)) and is_list_value:
             _check_objects(item, annotation, parameter)
             continue
         if isinstance(item, int) and abs(item) > LARGEST_INTEGER:
-            raise BadValue(f"`{documented_name(parameter)}` must be at most 2^63 - 1 (got {quote_value(item)})")
-        is_plain = item is None or isinstance(item, (*_CONVERTED, dict, range)) or hasattr(item, "tolist")
+            raise BadValue(f"`{documented_name(parameter)}` must be at most {LARGEST_WORDS} (got {quote_value(item)})")
+        is_plain = item is None or isinstance(item, (*_CONVERTED, dict, range))
         is_path = isinstance(item, os.PathLike)
         if not (is_plain or is_path or "Any" in classes or any(has_class(item, name) for name in classes)):
             raise BadValue(f"`{documented_name(parameter)}` takes no such value (got {quote_value(item)})")
 
 
+@cache
+def _classes_in(annotation: str) -> set[str]:
+    """Return the names of the classes in an annotation, without those of the values of a dictionary."""
+    return set(re.findall(r"[A-Za-z]+", annotation.replace("dict[str, Any]", "")))
+
+
+def _paths_as_texts(value: Any) -> Any:
+    """Return a path, or each path in a list, as its text."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_paths_as_texts, value))
+    return os.fsdecode(value) if isinstance(value, os.PathLike) else value
+
+
 def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
     """Return a value as the command line would convert it; objects such as a `Device` are kept."""
     if parameter.is_flag:
+        if value not in (True, False):
+            raise BadValue(f"`{documented_name(parameter)}` must be True or False (got {quote_value(value)})")
         return bool(value)
-    if callable(getattr(value, "tolist", None)):  # an array or a number of NumPy
-        value = value.tolist()
     if isinstance(value, (list, tuple)) and not value and not declared.is_repeatable:
         raise BadValue(f"`{documented_name(parameter)}` has no value: give one, or leave it out")
     if isinstance(value, bool) and declared.bare is not None:
@@ -235,7 +253,10 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
     if isinstance(declared.type, Shape):
         return _convert_by(declared.type, value, parameter)  # a sequence is one value
     if not declared.takes_several:
-        return _convert_one(join_listed(value), declared.type, parameter)
+        joined = join_listed(value)
+        if isinstance(joined, (list, tuple, range)):
+            raise BadValue(f"`{documented_name(parameter)}` takes one value (got {quote_value(value)})")
+        return _convert_one(joined, declared.type, parameter)
     if isinstance(value, str):
         return _convert_by(parameter.type, value, parameter)
     if isinstance(value, (list, tuple, range)):

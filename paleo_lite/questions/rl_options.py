@@ -30,6 +30,9 @@ from .records import (
 from .serve_options import SPECULATION_SETTINGS
 from .values import INTEGER, TOKENS, KeyValues, MeanTokens, Number, Quantity, YesNo
 
+_MOST_SAMPLES = 2**22
+"""Most responses in a step: the length of each is drawn."""
+
 if TYPE_CHECKING:
     from ..reinforcement.algorithms import RlAlgorithm
     from ..reinforcement.frameworks import Framework
@@ -286,7 +289,13 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     @property
     def samples(self) -> int:
         """Samples of a step."""
-        return int(self.prompts) * self.used_samples_per_prompt
+        samples = int(self.prompts) * self.used_samples_per_prompt
+        if samples > _MOST_SAMPLES:
+            raise BadValue(
+                f"`--prompts` times `--samples-per-prompt` must be at most {_MOST_SAMPLES:,} responses in a step "
+                f"(got {samples:,})"
+            )
+        return samples
 
     @property
     def longest_response(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -56,12 +57,12 @@ def response_lengths(count: int, mean: float, maximum: int, clipped_share: float
 
 def _clipped_lengths(scores: Floats, location: float, spread: float, maximum: int) -> Floats:
     """Return quantiles of a log-normal distribution cut at a maximum."""
-    return np.exp(np.minimum(location + spread * scores, np.log(maximum)))
+    return np.exp(np.minimum(location + spread * scores, math.log(maximum)))
 
 
 def _location_with_mean(scores: Floats, mean: float, maximum: int, spread: float) -> float:
     """Return the mean logarithm at which the cut distribution has a mean, by bisection."""
-    low, high = np.log(mean) - spread * 6 - 1, np.log(maximum) + spread * 6
+    low, high = math.log(mean) - spread * 6 - 1, math.log(maximum) + spread * 6
     for _ in range(60):
         middle = (low + high) / 2
         if _clipped_lengths(scores, middle, spread, maximum).mean() < mean:

@@ -17,6 +17,7 @@ from ..extras import require
 from ..files import check_regular
 from ..result import Result
 from ..timing.answer import BOUND, FORECAST
+from ..units import check_integer
 from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from .columns import SITE_COLUMNS, check_site_columns, site_columns, with_site
 from .rows import COLUMNS, INTEGERS, STRINGS
@@ -221,6 +222,8 @@ def find_best(
     column that has no numbers or is absent in every fitting row, and if no row fits.
     """
     require("pyarrow", "reading a sweep", "profiles")
+    check_integer("`--top`", top, 1)
+    check_integer("`sample`", sample, 0)
     columns = read_columns(path) | dict.fromkeys(site_columns(facility), True)
     is_front = bool(goal.pareto)
     objectives, signs = _objectives(columns, goal, facility)

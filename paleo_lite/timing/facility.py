@@ -77,7 +77,7 @@ def facility_of_site(site: Mapping[str, float | str] | None) -> Facility | None:
 
     Raise BadValue for an unknown setting.
     """
-    settings = {name.replace("-", "_"): value for name, value in (site or {}).items()}
+    settings = {str(name).replace("-", "_"): value for name, value in (site or {}).items()}
     for name in settings:
         if name not in SITE_SETTINGS:
             raise BadValue(f"`site` has no {name}: it has {', '.join(SITE_SETTINGS)}")
