@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..units import format_interval, format_number, format_si
 from .document import KeyFigure
 
 if TYPE_CHECKING:
+    from ..sweeps.comparison import Comparison
     from ..timing import Prediction
     from ..timing.answer import Interval
     from ..timing.facility import SiteEnergy
@@ -38,6 +39,16 @@ def join_notes(named: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
+def common_notes(comparison: Comparison, notes: Sequence[Sequence[str]]) -> list[str]:
+    """Return each of the notes of the answers of a comparison once, with the answers that have it if others do not."""
+    indices: dict[str, list[int]] = {}
+    for index, of_answer in enumerate(notes):
+        for note in dict.fromkeys(of_answer):
+            indices.setdefault(note, []).append(index)
+    described = {note: comparison.describe(having) for note, having in indices.items()}
+    return [f"{answers}: {note}" if answers else note for note, answers in described.items()]
+
+
 def format_power(prediction: Prediction | PipelinePrediction) -> str:
     """Return the average power of a device with its interval."""
     if prediction.power_w is None:
@@ -49,13 +60,26 @@ def format_power(prediction: Prediction | PipelinePrediction) -> str:
     return f"{power} ({low} to {high})"
 
 
+_DEAR_USD = 0.01
+"""Price of one product, such as a video, above which the price of one is given in place of that of a million."""
+
+
+def cost_of_products(usd_per_million: float, product: str) -> tuple[str, str]:
+    """Return the cost of products and what it is of: ``("0.35 USD", "per video")``; of cheap ones that of a million."""
+    usd = usd_per_million / 1e6
+    if usd > _DEAR_USD:
+        return f"{format_number(usd)} USD", f"per {product}"
+    return f"{format_number(usd_per_million)} USD", f"per million {product}s"
+
+
 def price_facts(prediction: Prediction | PipelinePrediction) -> list[tuple[str, str]]:
-    """Return the cost of a million samples, with the price that it follows from."""
+    """Return the cost of a million samples, or of one if it is dear, with the price that it follows from."""
     price = prediction.device.rent
     if prediction.usd_per_million is None or price is None:
         return []
     product = "token" if prediction.phase == "decode" else getattr(prediction, "made", "sample")
-    return [("cost", f"{format_number(prediction.usd_per_million)} USD per million {product}s, at {price.describe()}")]
+    cost = " ".join(cost_of_products(prediction.usd_per_million, product))
+    return [("cost", f"{cost}, at {price.describe()}")]
 
 
 def energy_figures(prediction: Prediction | PipelinePrediction) -> list[KeyFigure]:

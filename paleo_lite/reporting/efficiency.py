@@ -45,6 +45,7 @@ _LISTS = (
     "engine_steps",
 )
 _COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # count that each fraction of a peak is computed from
+_NAMED_FILES = 3  # files that a note names
 _MAX_OPERATORS = 5
 _SMALLEST_PRINTED = 0.0005  # smallest fraction that is not printed as 0.0%
 _MAX_ROWS = 8  # rows of secondary tables
@@ -275,18 +276,24 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
     return tables
 
 
+def _name_files(files: Sequence[str], total: int) -> str:
+    """Return the files of a note, the first of them by name."""
+    named, more = files[:_NAMED_FILES], len(files) - _NAMED_FILES
+    return ", ".join(named) + (f" and {more} more, of {total}" if more > 0 else "")
+
+
 def _notes(result: Efficiency) -> list[str]:
-    """Return each note once, with the number of profiles if it does not apply to all."""
-    counts: dict[str, int] = {}
+    """Return each note once, with the profiles that it applies to if it does not apply to all."""
+    files: dict[str, list[str]] = {}
     for row in result.rows:
         for note in row.get("notes", ()):
-            counts[note] = counts.get(note, 0) + 1
+            files.setdefault(note, []).append(str(row["file"]))
     total = len(result.rows)
     if total == 1 and result.method == "steady":
         for operator in result.rows[0]["operators"][:_MAX_OPERATORS]:
             if operator.get("above_peak"):
-                counts[f"{operator['op']} is above 100% of a peak: {operator['above_peak']}"] = 1
-    notes = [note if count == total else f"{note} ({count} of {total} profiles)" for note, count in counts.items()]
+                files[f"{operator['op']} is above 100% of a peak: {operator['above_peak']}"] = [""]
+    notes = [note if len(named) == total else f"{note} ({_name_files(named, total)})" for note, named in files.items()]
     if result.by == "module" and result.rows and all(len(row["operators"]) < 2 for row in result.rows):
         notes.append(
             "the profile has no modules or ranges: profile with `with_stack=True`, or mark ranges with "

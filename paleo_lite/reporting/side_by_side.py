@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..calibration.ratios import AnyPrediction
@@ -13,7 +12,7 @@ from ..timing.answer import FORECAST
 from ..timing.memory import MemoryFit
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
-from .answers import format_shortage, join_notes
+from .answers import common_notes, cost_of_products, format_shortage, join_notes
 from .columns import option_column, select_columns
 from .document import (
     Document,
@@ -100,7 +99,7 @@ class _Ranked(NamedTuple):
 
     column: str
     is_more_better: bool
-    text: str  # unit and meaning of the best value, which follow its number
+    text: str  # unit and meaning of the best value, which follow its number; empty for `cost_of_products`
 
 
 CONCLUSIONS = {
@@ -112,7 +111,7 @@ CONCLUSIONS = {
     "cheapest": (
         _Ranked("usd_per_million_output_tokens", False, "USD per million output tokens"),
         _Ranked("cost_usd", False, "USD"),
-        _Ranked("usd_per_million", False, "USD per million {unit}"),
+        _Ranked("usd_per_million", False, ""),
     ),
 }
 """Conclusions of a comparison, each with its columns: the first one that several rows have decides."""
@@ -132,8 +131,13 @@ def conclusions(comparison: Comparison, unit: str = "samples") -> list[tuple[str
             if len(values) < 2:
                 continue
             best, label = (max if ranked.is_more_better else min)(values, key=lambda value: value[0])
-            number = format_time_short(best) if ranked.column.endswith("_s") and not ranked.is_more_better else ""
-            facts.append((name, f"{label}: {number or format_number(best)} {ranked.text.format(unit=unit)}"))
+            if ranked.column == "usd_per_million":
+                figure = " ".join(cost_of_products(best, unit.removesuffix("s")))
+            else:
+                is_time = ranked.column.endswith("_s") and not ranked.is_more_better
+                number = format_time_short(best) if is_time else format_number(best)
+                figure = f"{number} {ranked.text.format(unit=unit)}"
+            facts.append((name, f"{label}: {figure}"))
             break
     return facts
 
@@ -159,7 +163,7 @@ def side_by_side_page(comparison: Comparison) -> Document:
     if "usd_per_million" in shown:
         facts.append(("USD per million", f"{unit}, at {_prices_of(comparison)}"))
     data = raw_table(comparison.rows)
-    notes = [*(f"left out: {reason}" for reason in comparison.left_out), *_notes(comparison.answers)]
+    notes = [*(f"left out: {reason}" for reason in comparison.left_out), *_notes(comparison)]
     return Document(title, facts, [table], notes, data)
 
 
@@ -182,14 +186,13 @@ def _prices_of(comparison: Comparison) -> str:
     return f"prices per hour{differ}: {', '.join(named)} USD"
 
 
-def _notes(predictions: Sequence[AnyPrediction]) -> list[str]:
-    """Return each note once, with the predictions it applies to."""
-    named = [
-        (f"{prediction.network} on {prediction.device.id}", note)
-        for prediction in predictions
-        for note in [*_shortages(prediction), *prediction.notes]
-    ]
-    return join_notes(named)
+def _notes(comparison: Comparison) -> list[str]:
+    """Return each note once, with the predictions it applies to: network and device, or what tells them apart."""
+    names = [f"{prediction.network} on {prediction.device.id}" for prediction in comparison.answers]
+    notes = [[*_shortages(prediction), *prediction.notes] for prediction in comparison.answers]
+    if comparison.settings and len(set(names)) < len(names):
+        return common_notes(comparison, notes)
+    return join_notes((name, note) for name, having in zip(names, notes, strict=True) for note in having)
 
 
 def _shortages(prediction: AnyPrediction) -> list[str]:

@@ -16,6 +16,7 @@ from ..sweeps.rows import COLUMNS as ANSWER_COLUMNS
 from ..sweeps.run import AnySpace, Sweep
 from ..text import format_plural
 from ..units import format_rate, format_si
+from .answers import common_notes
 from .columns import find_column, option_column, select_columns
 from .document import (
     Column,
@@ -188,28 +189,8 @@ def comparison_page(comparison: Comparison) -> Document:
     prices = dict.fromkeys((row.get("gpu"), row["price"]) for row in rows if row.get("price"))
     if prices:
         facts.append(("prices", "; ".join(f"{gpu} {price}" if gpu else price for gpu, price in prices)))
-    notes = [*(f"left out: {reason}" for reason in comparison.left_out), *_common_notes(comparison)]
+    notes = [f"left out: {reason}" for reason in comparison.left_out]
+    notes += common_notes(comparison, [getattr(answer, "notes", ()) for answer in comparison.answers])
     table = Table("Side by side", [*first, *others], rows, sortable=True).drop_empty_columns()
     title = f"{format_plural(len(rows), 'answer')} side by side"
     return Document(title, facts, [table], notes, raw_table(comparison.rows))
-
-
-def _common_notes(comparison: Comparison) -> list[str]:
-    """Return each note of the answers once, with the answers that have it if others do not."""
-    indices: dict[str, list[int]] = {}
-    for index, answer in enumerate(comparison.answers):
-        for note in dict.fromkeys(getattr(answer, "notes", ())):
-            indices.setdefault(note, []).append(index)
-    return [f"{_describe_answers(comparison, having)}{note}" for note, having in indices.items()]
-
-
-def _describe_answers(comparison: Comparison, indices: list[int]) -> str:
-    """Return what some of the answers have in common and others do not: ``h100-sxm, h200: ``; empty for all of them."""
-    total = len(comparison.answers)
-    if len(indices) == total:
-        return ""
-    for name in comparison.settings[0]:
-        values = dict.fromkeys(comparison.settings[index][name] for index in indices)
-        if [index for index, settings in enumerate(comparison.settings) if settings[name] in values] == indices:
-            return f"{', '.join(map(str, values))}: "
-    return f"{len(indices)} of {total} answers: "

@@ -96,6 +96,21 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Return what tells each row apart from the others, as text: ``l40s, rate 4``."""
         return [", ".join(_label(row, name) for name in self.compared) for row in self.rows]
 
+    def describe(self, indices: list[int]) -> str:
+        """Return what only some answers have in common: ``h100-sxm, h200``, or their settings; empty for all."""
+        total = len(self.answers)
+        if len(indices) == total:
+            return ""
+        for name in self.settings[0]:
+            values = dict.fromkeys(self.settings[index][name] for index in indices)
+            if [index for index, settings in enumerate(self.settings) if settings[name] in values] == indices:
+                return ", ".join(map(str, values))
+        rows = [question_row(self.settings[index]) for index in indices[:_NAMED_AT_MOST]]
+        labels = [", ".join(_label(row, name) for name in self.settings[0]) for row in rows]
+        more = len(indices) - len(labels)
+        rest = f" and {more} more, of {total}" if more else ""
+        return "; ".join(labels) + rest
+
     def __len__(self) -> int:
         return len(self.answers)
 
@@ -121,6 +136,8 @@ def _step_columns(prediction: AnyPrediction) -> dict[str, Any]:
         "fits": prediction.fits,
     }
 
+
+_NAMED_AT_MOST = 3  # answers that a note names
 
 _SPEAKING = ("network", "gpu", "platform", "engine", "precision")
 """Options whose values need no name beside them."""

@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -321,3 +322,12 @@ def test_a_printed_table_is_a_whole_profile_and_no_steady_iteration(tmp_path):
     assert "steady" not in printed.lower()
     assert "the whole profile, in which no iterations were found" in " ".join(printed.split())
     assert "Whole profile, by summed kernel time" in printed and "all kernels" in printed
+
+
+def test_a_note_of_some_profiles_names_them(folder) -> None:
+    found = pl.efficiency(folder, gpu="k40m")
+    rows = [dict(row, notes=["for all", *(["for some"] if place else [])]) for place, row in enumerate(found.rows)]
+    few = msgspec.structs.replace(found, rows=rows[:2])
+    assert f"for some ({rows[1]['file']})" in few.document().notes and "for all" in few.document().notes
+    many = msgspec.structs.replace(found, rows=[dict(row, file=str(place)) for place, row in enumerate(rows + rows)])
+    assert "for some (1, 2, 3 and 3 more, of 8)" in many.document().notes

@@ -6,6 +6,8 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.reporting.answers import (
+    common_notes,
+    cost_of_products,
     format_at_90,
     format_power,
     format_shortage,
@@ -13,6 +15,7 @@ from paleo_lite.reporting.answers import (
     price_facts,
     site_facts,
 )
+from paleo_lite.sweeps.comparison import Comparison
 
 
 def test_an_interval_stands_in_parentheses() -> None:
@@ -24,6 +27,39 @@ def test_an_interval_stands_in_parentheses() -> None:
 def test_a_note_stands_once_after_all_that_have_it() -> None:
     named = [("", "for all"), ("2 workers", "slow"), ("4 workers", "slow"), ("4 workers", "slow"), ("8 workers", "one")]
     assert join_notes(named) == ["for all", "2 workers, 4 workers: slow", "8 workers: one"]
+
+
+def test_a_note_of_some_answers_says_of_which() -> None:
+    devices, formats = ("rtx3060", "m4"), ("q4_k_m", "q8_0")
+    settings = [{"gpu": gpu, "weights": weights} for gpu in devices for weights in formats]
+    comparison = Comparison("local", [None] * 4, settings)
+    notes = [["all", "first device"], ["all", "first device", "one"], ["all", "q4"], ["all", "three"]]
+    notes[0] += ["q4", "three"]
+    notes[1] += ["three"]
+    assert common_notes(comparison, notes) == [
+        "all",
+        "rtx3060: first device",
+        "q4_k_m: q4",
+        "rtx3060, weights q4_k_m; rtx3060, weights q8_0; m4, weights q8_0: three",
+        "rtx3060, weights q8_0: one",
+    ]
+    many = Comparison("serve", [None] * 9, [{"tensor": size, "rate": size % 4} for size in range(9)])
+    assert many.describe([1, 2, 3, 4, 6]) == "1, 2, 3, 4, 6"
+    pairs = Comparison("serve", [None] * 9, [{"tensor": size % 3, "rate": size // 3} for size in range(9)])
+    assert pairs.describe([0, 1, 3, 4]) == "tensor 0, rate 0; tensor 1, rate 0; tensor 0, rate 1 and 1 more, of 9"
+
+
+def test_notes_of_steps_that_differ_in_more_than_the_device_say_in_what() -> None:
+    notes = pl.predict("resnet18", gpu="t4", precision=["fp16", "int8"]).document().notes
+    assert any(note.startswith("int8: a bound, not a forecast") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("usd_per_million", "said"),
+    [(349_234.0, "0.3492 USD per video"), (10_001.0, "0.01 USD per video"), (9_999.0, "9,999 USD per million videos")],
+)
+def test_what_costs_more_than_a_cent_has_a_price_of_its_own(usd_per_million: float, said: str) -> None:
+    assert " ".join(cost_of_products(usd_per_million, "video")) == said
 
 
 def test_power_energy_and_price_of_an_answer() -> None:

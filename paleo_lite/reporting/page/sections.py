@@ -11,6 +11,7 @@ from ...machines import Device
 from ...timing import TimeModel
 from ...timing.answer import Answer
 from ...units import format_interval, format_number, format_si
+from ..answers import cost_of_products
 from ..columns import find_column, select_columns
 from ..devices import device_page
 from ..document import Document, KeyFigure, ReportProvenance, Table, format_bytes, format_time
@@ -64,7 +65,7 @@ def figures_of(result: Any) -> list[KeyFigure]:
     if answer.energy_j is not None:
         figures.append(KeyFigure("Energy of the devices", format_si(answer.energy_j, "J", 3), f"per {answer.time_of}"))
     if answer.usd_per_million is not None:
-        figures.append(KeyFigure("Cost", f"{format_number(answer.usd_per_million)} USD", f"per million {unit}"))
+        figures.append(KeyFigure("Cost", *cost_of_products(answer.usd_per_million, unit.removesuffix("s"))))
     if answer.memory_bytes is not None:
         is_too_large = answer.fits is False
         detail = "of a device" if not is_too_large else "of a device: does not fit"
