@@ -18,6 +18,7 @@ from ..errors import BadValue
 from ..machines import Machine
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
+from ..timing.notes import range_notes
 from ..units import parse_quantity
 from .question import Question
 from .resolve import default_execution, resolve_question, square_size
@@ -45,7 +46,8 @@ def predict_pass(question: Question) -> Prediction:
         prediction = _predict_denoiser(pipeline, question)
     else:
         raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
-    prediction = structs.replace(prediction, facility=question.facility)
+    notes = (*prediction.notes, *range_notes(prediction, prediction.device))
+    prediction = structs.replace(prediction, facility=question.facility, notes=notes)
     return prediction if question.amount is None else _with_budget(prediction, question.amount)
 
 

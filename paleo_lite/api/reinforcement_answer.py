@@ -18,6 +18,7 @@ from ..timing import describe_model
 from ..timing.activity import Activity
 from ..timing.energy import power_of
 from ..timing.memory import usable_bytes
+from ..timing.notes import range_notes
 from ..timing.predicting import predict
 from ..units import format_si
 from .reinforcement import Predicted, describe_evidence, predict_rl
@@ -88,6 +89,7 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         power=power_of(learned, has_experts=predicted.job.workload.has_experts),
         facility=question.facility,
     )
+    answer = msgspec.structs.replace(answer, notes=(*answer.notes, *range_notes(answer, device)))
     steps = _steps(question)
     if steps is None:
         return answer

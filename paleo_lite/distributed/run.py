@@ -15,7 +15,7 @@ from ..machines import Machine
 from ..timing import TimeModel, Workload, describe_model
 from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Budget, make_budget
-from ..timing.notes import setting_notes
+from ..timing.notes import FASTER_THAN_BOUND, range_notes, setting_notes
 from ..timing.training import precision_notes
 from .advise import StrategyAdvice, rank_by_energy
 from .advise import advise as compare_strategies
@@ -250,6 +250,8 @@ def _make_table(
     notes = _collect_notes(request, topology, job, advice, budget, batch_size, settings)
     if job.model.is_forecast and not any(note.startswith(FASTER_THAN_BOUND) for note in notes):
         notes += _notes_below_bound(advice.rows)
+    if job.model.is_forecast and advice.rows:
+        notes += range_notes(advice.rows[-1], device, notes)
     of_all_rows = {"facility": request.facility, "is_forecast": job.model.is_forecast}
     return ScaleTable(
         network=job.workload.network.name,
@@ -278,9 +280,6 @@ def _make_table(
         execution=job.workload.execution_or_engine,
         calibration=job.model.label or None,
     )
-
-
-FASTER_THAN_BOUND = "faster than the bound"
 
 
 def _notes_below_bound(rows: Sequence[ScaleRow]) -> list[str]:

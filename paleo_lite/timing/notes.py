@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from ..counting import GENERATION_PHASES
 from ..counting.kinds import USER_RULES, missing_rules_note, user_rules_note
 from ..formats import FORMATS
@@ -10,10 +13,30 @@ from ..machines.device import CLOCKS
 from ..units import format_si, parse_quantity
 from .generating import STATIC_BATCH_NOTE
 from .models import BoundModel, RooflineModel, TimeModel, kept_in_cache_bytes
-from .power import MIN_FRACTION, boost_fraction, limited_fraction
+from .power import MIN_FRACTION, boost_fraction, limited_fraction, partners_limit_w
 from .prediction import Prediction
 from .terms import Terms
 from .workload import Workload
+
+
+class RangedAnswer(Protocol):
+    """An answer whose time and power may have intervals."""
+
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def interval(self) -> tuple[float, float] | None: ...
+    @property
+    def bound_s(self) -> float | None: ...
+    @property
+    def power_interval_w(self) -> tuple[float, float] | None: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+FASTER_THAN_BOUND = "faster than the bound"
+"""Beginning of the notes on a forecast below its bound."""
+
 
 LEAST_BELOW_ROOFLINE = 0.98
 """Fraction of the roofline of a data sheet below which caches and clocks are worth a note."""
@@ -159,15 +182,39 @@ def slows_under_power_limit(model: TimeModel) -> bool:
     return model.is_forecast and model.ppp is None
 
 
+def range_notes(answer: RangedAnswer, device: Device, said: Iterable[str] = ()) -> list[str]:
+    """Return notes on an interval of the time that begins below the bound, and one of the power above the limit.
+
+    Published times are below bounds, too: FLUX.1-dev, compiled, takes an L20 20.24 s for 28 steps
+    (https://github.com/xlite-dev/flux-faster), and its data sheet 20.54 s. `said` are notes beside those of the answer.
+    """
+    notes = []
+    interval, bound_s, power_w = answer.interval, answer.bound_s, answer.power_interval_w
+    is_said = any(note.startswith(FASTER_THAN_BOUND) for note in (*answer.notes, *said))
+    if interval is not None and bound_s is not None and interval[0] < bound_s and not is_said:
+        subject = "the time is" if answer.time_s < bound_s else "the interval begins"
+        notes.append(
+            f"{subject} below the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: "
+            "devices were measured to be faster than their data sheets, such as an L20 with FLUX.1-dev"
+        )
+    highest_w = partners_limit_w(device)
+    if power_w is not None and highest_w is not None and round(power_w[1]) > round(device.power_w or 0):
+        notes.append(
+            f"the interval of the power ends above the {device.power_w:g} W of the data sheet: makers of cards sell "
+            f"{device.name} with limits up to about {highest_w:.0f} W; `--power-limit` states that of yours"
+        )
+    return notes
+
+
 def faster_than_bound_note(prediction: Prediction) -> str:
     """Return the reasons why a forecast is below the bound, from the layers whose times are below theirs."""
     from ..counting.algorithms import algorithms_of
 
     ppp = prediction.model.ppp
     if ppp is not None and ppp > 1:
-        return f"faster than the bound: the PPP of {ppp:.4g} is above 1"
+        return f"{FASTER_THAN_BOUND}: the PPP of {ppp:.4g} is above 1"
     if prediction.launched is not None:
-        return f"faster than the bound: {_kernels_faster_than_bound(prediction)}"
+        return f"{FASTER_THAN_BOUND}: {_kernels_faster_than_bound(prediction)}"
     peak, reasons = prediction.peak.peak, dict[str, None]()
     for row, layer in zip(prediction.rows(), prediction.layers):
         if row["time_s"] >= row["bound_s"]:
@@ -178,7 +225,7 @@ def faster_than_bound_note(prediction: Prediction) -> str:
             reasons["attention without its masked scores"] = None
         else:
             reasons["clocks above that of the data sheet in measurements of such devices"] = None
-    return f"faster than the bound: {'; '.join(reasons)}"
+    return f"{FASTER_THAN_BOUND}: {'; '.join(reasons)}"
 
 
 def _kernels_faster_than_bound(prediction: Prediction) -> str:

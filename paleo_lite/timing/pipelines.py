@@ -13,12 +13,12 @@ import numpy as np
 from ..architectures.pipelines.sampling import PartRuns, part_runs
 from ..errors import BadValue
 from ..machines import Device, Machine
-from ..units import format_si
 from .attention import EAGER, has_fused_attention
 from .calibrated import CalibratedModel
 from .causes import MovedCauses
 from .diffusion import DiffusionConstants, PipelineModel, diffusion_constants, is_like_measured, pipeline_model
 from .models import TimeModel
+from .notes import range_notes
 from .offload import host_bandwidth_bytes_per_s
 from .pipeline_prediction import PartPrediction, PipelineMemory, PipelinePrediction
 from .pipeline_run import PipelineRun
@@ -51,23 +51,7 @@ def predict_pipeline(
     notes = _notes(run, parts, machine.device)
     model = next(part.prediction.model for part in parts if part.part.role == "denoiser")
     prediction = PipelinePrediction(run, machine, model, tuple(parts), memory, notes)
-    below = _below_bound_note(prediction)
-    return msgspec.structs.replace(prediction, notes=(*notes, below)) if below else prediction
-
-
-def _below_bound_note(prediction: PipelinePrediction) -> str | None:
-    """Return a note on a time or an interval below the bound; None if neither is.
-
-    Published times are below it, too: FLUX.1-dev, compiled, takes an L20 20.24 s for 28 steps
-    (https://github.com/xlite-dev/flux-faster), and its data sheet 20.54 s.
-    """
-    if prediction.interval is None or prediction.interval[0] >= prediction.bound_s:
-        return None
-    subject = "the time is" if prediction.time_s < prediction.bound_s else "the interval begins"
-    return (
-        f"{subject} below the {format_si(prediction.bound_s, 's')} of the data sheet, which is not a strict bound: "
-        "devices were measured to be faster than their data sheets, such as an L20 with FLUX.1-dev"
-    )
+    return msgspec.structs.replace(prediction, notes=(*notes, *range_notes(prediction, machine.device)))
 
 
 def _notes(run: PipelineRun, parts: Sequence[PartPrediction], device: Device) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ Tests: timing/notes.py.
 
 from __future__ import annotations
 
+import pytest
+
 import paleo_lite as pl
 
 
@@ -31,3 +33,24 @@ def test_a_bound_keeps_nothing_in_the_cache_of_steps_of_generation() -> None:
 def test_a_bound_without_cache_and_clock_on_record_has_no_note() -> None:
     found = pl.predict("vgg16", gpu="k40m", precision="fp32", time_model="roofline")
     assert not any("the roofline of" in note for note in found.notes)
+
+
+def test_an_interval_below_the_data_sheet_has_a_note() -> None:
+    """The bound of decoding is the time to read the weights once; what is above its bound has no such note."""
+    prediction = pl.predict("llama-3.1-8b", gpu="t4", phase="decode", precision="fp16")
+    assert prediction.interval[0] < prediction.bound_s < prediction.time_s
+    (note,) = [note for note in prediction.notes if "the interval begins below" in note]
+    assert "47.78 ms of the data sheet" in note
+    calm = pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", precision="fp16")
+    assert calm.interval[0] > calm.bound_s
+    assert not any("the interval begins below" in note for note in calm.notes)
+
+
+@pytest.mark.parametrize(("gpu", "limit", "is_sold_higher"), [("rtx4090", None, True), ("rtx4090", 450, False),
+                                                              ("h100-sxm", None, False)])  # fmt: skip
+def test_cards_of_makers_may_draw_more_than_the_data_sheet(gpu: str, limit: float | None, is_sold_higher: bool) -> None:
+    """The limit of an RTX 4090 is 450 W (hardware/rtx4090.toml), and cards with 1.25 times that are sold."""
+    prediction = pl.predict("vgg16", gpu=gpu, batch_size=256, precision="fp16", power_limit=limit)
+    notes = [note for note in prediction.notes if "the interval of the power ends above the 450 W" in note]
+    assert bool(notes) == is_sold_higher == (prediction.power_interval_w[1] > prediction.device.power_w)
+    assert all("up to about 562 W" in note for note in notes)
