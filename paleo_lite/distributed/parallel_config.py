@@ -296,7 +296,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         data : int
             Number of data-parallel replicas.
         """
-        virtual_stages = f" x {self.virtual_stages}" if self.virtual_stages > 1 else ""
+        virtual_stages = f" x {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else ""
         context = f", context {self.context}" if self.context > 1 else ""
         experts = f", experts {self.expert}" if self.expert > 1 else ""
         experts += f" x tensor {self.expert_tensor}" if self.expert_tensor > 1 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -121,13 +122,23 @@ class ClusterRequest(msgspec.Struct, frozen=True):
             return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
         if computer is None:
             link = _suggested_link(device)
-            inside = f"2x {'k40m' if device is None else device.id} @ {link}"
+            example = _suggested_topology("k40m" if device is None else device.id, link, max(counts))
             raise BadValue(
-                f"several workers need a link: give `--link {link}`, `--topology '{inside}, 16 nodes @ infiniband'` or "
-                "`--platform NAME`"
+                f"several workers need a link: give `--link {link}`, `--topology '{example}'` or `--platform NAME`"
             )
         topology = computer.topology(max(counts), self.ppp_comm)
         return msgspec.structs.replace(topology, assumptions=(computer.name, *topology.assumptions))
+
+
+_DEVICES_OF_A_NODE = 8
+
+
+def _suggested_topology(name: str, link: str, workers: int) -> str:
+    """Return the text of a topology of a number of workers, as an example: one node of few, several of many."""
+    if workers <= _DEVICES_OF_A_NODE:
+        return f"{workers}x {name} @ {link}"
+    per_node = math.gcd(workers, _DEVICES_OF_A_NODE)
+    return f"{per_node}x {name} @ {link}, {workers // per_node} nodes @ infiniband"
 
 
 def _suggested_link(device: Device | None) -> str:

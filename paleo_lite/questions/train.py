@@ -204,6 +204,8 @@ def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable
             "`--advise` ranks how several devices divide a step, of which one device has nothing to choose: give "
             "`--workers`, or leave it out"
         )
+    if question.workers == 1 and settings_of(question.training_settings).get("gradients") == "released":
+        question = replace(question, workers=None)  # what one device may do, and several may not
     if question.within is None:
         if not _asks_for_devices(question):
             return _answer_one(question)

@@ -51,8 +51,8 @@ def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]
     )
     if training is not None and training.gradient_release:
         raise BadValue(
-            "`--training-settings gradients=released` is for one device, without `--workers`: several exchange "
-            "gradients before the update"
+            "`--training-settings gradients=released` is for one device alone: several exchange gradients before the "
+            "update"
         )
     network_question = Question.from_options(
         question, question.network, batch_size=1, phase="training", training=training

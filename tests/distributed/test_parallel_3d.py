@@ -689,3 +689,8 @@ def test_advice_on_a_batch_that_no_single_device_counts():
     )
     assert table.rows[0].time_s > 0
     assert any("tuned stack" in note for note in table.notes)
+
+
+def test_degrees_say_what_each_number_is() -> None:
+    config = ParallelConfig(tensor=2, pipeline=2, virtual_stages=4)
+    assert config.describe_degrees(8) == "tensor 2, pipeline 2 x 4 virtual stages, data 8"
