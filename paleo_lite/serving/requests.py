@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import BadFile, BadQuantity, BadValue, UnknownName
 from ..files import NOT_TEXT, check_regular
-from ..units import check_integer, parse_quantity, spell_out_tokens
+from ..units import check_integer, check_positive, parse_quantity, spell_out_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +40,7 @@ LARGEST_NORMAL = 0.5
 
 MAX_REQUESTS = 2_000_000
 MAX_TOKENS = 10_000_000
+LEAST_RATE = 1e-9  # requests per second; more seconds between two of them have no room for milliseconds in a float
 
 TRACE_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 """Columns of a trace."""
@@ -287,8 +288,10 @@ def generate_traffic(
         raise BadValue(f"`--arrivals` must be {' or '.join(ARRIVALS)} (got {arrivals!r})")
     if concurrency is not None and (isinstance(concurrency, bool) or concurrency < 1):
         raise BadValue(f"`--concurrency` must be an integer >= 1 (got {concurrency!r})")
-    if rate_per_s is not None and not rate_per_s > 0:
-        raise BadValue(f"`--rate` must be > 0 requests per second (got {rate_per_s:g})")
+    if rate_per_s is not None and rate_per_s != math.inf:
+        check_positive("`--rate`", rate_per_s, f"{rate_per_s:g}", "> 0 requests per second")
+        if rate_per_s < LEAST_RATE:
+            raise BadValue(f"`--rate` must be at least {LEAST_RATE:g} requests per second (got {rate_per_s:g})")
     lengths_generator, arrivals_generator = (
         np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(2)
     )

@@ -161,6 +161,8 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
         ("bert-base", {"rate": 5}, "needs a language model that writes text; bert-base is not one"),
         ("llama-3.1-8b", {"rate": "nan"}, "`--rate` must be a number of requests per second or inf"),
         ("llama-3.1-8b", {"rate": 0}, "`--rate` must be > 0"),
+        ("llama-3.1-8b", {"rate": 1e-300}, "`--rate` must be at least 1e-30"),
+        ("llama-3.1-8b", {"rate": 1e-12}, "`--rate` must be at least 1e-09 requests per second"),
         ("llama-3.1-8b", {"rate": 5, "concurrency": 3}, "exactly one of `--rate` and `--concurrency`"),
         ("llama-3.1-8b", {"rate": 5, "tensor": 3}, "does not divide the 32 attention heads"),
         ("llama-3.1-8b", {"rate": 5, "decode_pool": "replicas=2"}, "`--decode-pool` needs `--prefill-pool`"),
