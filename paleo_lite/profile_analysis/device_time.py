@@ -37,7 +37,7 @@ CAUSES = {
     "between_steps": "between steps",
     "host": "the host was late",
     "device": "launched in time but not started",
-    "unknown": "the profile does not record the launch",
+    "unknown": "the profile does not say why",
 }
 """Causes of idle time, by the event that ended it."""
 

@@ -20,7 +20,7 @@ FACTS = {
     "devices": ("the number of devices", "--devices", 8),
     "network": ("the network", "--network", "llama-3-8b"),
     "precision": ("the precision", "--precision", "bf16"),
-    "tensor": ("the tensor parallelism", "--tensor", 8),
+    "tensor": ("the tensor parallelism", "--tensor", 1),
     "engine": ("the engine", "--engine", "vllm"),
     "link": ("the link between the devices", "--link", "nvlink4"),
     "sequence_length": ("the sequence length", "--sequence-length", 4096),

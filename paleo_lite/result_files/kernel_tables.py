@@ -217,6 +217,20 @@ _OPERATOR_UNITS = {
 _OPTION = re.compile(r"(?P<name>\w+)=(?P<value>\[[^\]]*\]|[^,]*)")
 
 
+_USUAL_OPTIONS = {
+    "type_b": "f32", "bs": "[1,1]", "nr": "[1,1]", "per": "[0,1,2,3]", "v": "0", "k_v": "0", "o": "1", "b": "0",
+}  # fmt: skip
+"""Options of products whose values say nothing: one matrix, contiguous, with numbers of 32 bits."""
+_OF_SHAPE = ("m", "n", "k", "type_a")
+
+
+def _variant(options: dict[str, str]) -> str | None:
+    """Return the options of a product beside its sizes and format that are not the usual ones; None if all are."""
+    others = [f"{name}={value}" for name, value in options.items()
+              if name not in _OF_SHAPE and _USUAL_OPTIONS.get(name) != value]  # fmt: skip
+    return ", ".join(others) or None
+
+
 def read_ggml_operators(path: Path, findings: Findings) -> None:
     """Read what ggml's ``test-backend-ops perf`` prints: one operator in a line, with its FLOPs or its bandwidth.
 
@@ -240,6 +254,7 @@ def read_ggml_operators(path: Path, findings: Findings) -> None:
                 gpu=device,
                 precision=options.get("type_a") or options.get("type") or options.get("type_KV"),
                 shape="x".join(sizes) if len(sizes) == 3 else match["options"],
+                variant=_variant(options) if len(sizes) == 3 else None,
                 time_s=seconds,
                 flops=flops,
                 flops_per_s=ratio(flops, seconds),

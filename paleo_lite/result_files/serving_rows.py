@@ -72,7 +72,7 @@ def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:
     """Return what makes a row of a server doubtful."""
     doubts = []
     concurrency, limit, requests = (values.get(name) for name in ("concurrency", "concurrency_limit", "requests"))
-    if concurrency and limit and concurrency < _LEAST_SHARE * limit:
+    if concurrency and limit and 0 < concurrency < _LEAST_SHARE * limit:
         doubts.append(
             f"the mean concurrency is {concurrency:.3g} of the {limit:g} asked: ramp-up and drain make up "
             f"{1 - concurrency / limit:.0%} of the run"

@@ -133,6 +133,21 @@ def test_operators_that_a_device_lacks_are_no_cut_rows(tmp_path: Path) -> None:
     assert "incomplete" not in doubts_of(read(text, tmp_path))
 
 
+def test_products_of_the_same_sizes_differ_in_format_and_batches(tmp_path: Path) -> None:
+    row = (
+        "MUL_MAT(type_a={a},type_b={b},m=4096,n=1,k=14336,bs=[{bs},1],nr=[1,1],per=[0,1,2,3],v=0): 9 runs - 4 us/run - "
+    )
+    rows = [
+        row.format(a="f16", b="f32", bs=1),
+        row.format(a="q4_0", b="f16", bs=1),
+        row.format(a="q4_0", b="f32", bs=12),
+    ]
+    findings = read(GGML_OPERATORS + "".join(f"  {text}10 MFLOP/run - 2 TFLOPS\n" for text in rows), tmp_path)
+    values = [reading.values for reading in findings.readings if reading.values["shape"] == "4096x1x14336"]
+    assert [value["precision"] for value in values] == ["f16", "q4_0", "q4_0"]
+    assert [value.get("variant") for value in values] == [None, "type_b=f16", "bs=[12,1]"]
+
+
 def test_a_log_whose_measurements_start_late_is_recognised(tmp_path: Path) -> None:
     noise = "WARNING something else happened here\n" * 4000
     findings = read(noise + NCCL, tmp_path)
