@@ -2,8 +2,9 @@
 
 `kernel_details.csv` of ``torch_npu.profiler`` and `op_summary_*.csv` of ``msprof`` have a row per kernel; the columns
 of the first are those of the second without the words "Op" and "Task". `op_statistic*.csv` of both has a row per type
-of operator and kind of core (MindStudio's "Profile data file reference"; names as in torch_npu's own parsers). Times
-are in us, with a tab behind the start. Which columns there are depends on the options of the profiler.
+of operator and kind of core, and `task_time_*.csv` one per task of a stream, also one that waits (MindStudio's "Profile
+data file reference"; names as in torch_npu's own parsers). Times are in us, with a tab behind the start. Which columns
+there are depends on the options of the profiler.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .table import LATEST_NS, batches_of
 _HEADING = re.compile(
     r'(?=(?:.*,)?"?(?:Op )?Name"?,)(?=.*,"?(?:Accelerator Core|Task Type|OP Type)"?,)(?=.*,"?(?:Task )?Duration\(us\))'
     r'|(?=(?:.*,)?"?OP Type"?,)(?=.*,"?Count"?,"?Total Time\(us\))'
+    r'|(?=(?:.*,)?"?kernel_name"?,)(?=.*,"?kernel_type"?,)(?=.*,"?task_time\(us\))'
 )
 _NAMES = (
     "category", "kernel", "op", "start_ns", "duration_ns", "calls", "stream", "device", "step", "params", "flops",
@@ -34,14 +36,16 @@ _BLOCK = (16, 16)
 _PRODUCT = re.compile(r"(?:Batch)?MatMul(?:V[23])?")
 _COPY = re.compile(r"MEMCPY|SDMA", re.IGNORECASE)
 _ABSENT = ("", "N/A")
-_DURATIONS = ("Duration(us)", "Task Duration(us)", "Total Time(us)")
+_DURATIONS = ("Duration(us)", "Task Duration(us)", "Total Time(us)", "task_time(us)")
+_WAITS = re.compile(r"EVENT|NOTIFY|WAIT|RECORD|BARRIER|PROFIL", re.IGNORECASE)
+"""Kinds of tasks that compute and move nothing: a stream waits for another, or tells it something."""
 
 
 class AscendCsv:
     """Reader of these files; see `detect.Reader`."""
 
     name = "ascend"
-    description = "Ascend CSV (kernel_details, op_summary, op_statistic)"
+    description = "Ascend CSV (kernel_details, op_summary, op_statistic, task_time)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         return any(_HEADING.match(line) for line in decoded_head(head))
@@ -77,22 +81,22 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
         return time_us
 
     operator = text("Type", "OP Type")
-    name = text("Name", "Op Name") or operator
+    name = text("Name", "Op Name", "kernel_name") or operator
     if name is None:
         raise BadProfile(f"{path}: line {number}: neither a name nor a type of operator")
     duration_us = microseconds(*_DURATIONS)
     if duration_us is None and not any(cells.get(column, "").strip() for column in _DURATIONS):
         raise BadProfile(f"{path}: line {number}: no duration")
-    start_us = microseconds("Start Time(us)", "Task Start Time(us)")
+    start_us = microseconds("Start Time(us)", "Task Start Time(us)", "task_start(us)")
     shapes = (text("Input Shapes") or "").strip('"') or None
     return {
-        "category": _category(name, text("Accelerator Core", "Task Type", "Core Type") or ""),
+        "category": _category(name, text("Accelerator Core", "Task Type", "Core Type", "kernel_type") or ""),
         "kernel": name,
         "op": operator,
         "start_ns": None if start_us is None else int(start_us * 1000),
         "duration_ns": None if duration_us is None else float(duration_us * 1000),
         "calls": whole_cell(path, number, "Count", text("Count") or "") if "Count" in cells else 1,
-        "stream": whole_cell(path, number, "Stream ID", text("Stream ID") or ""),
+        "stream": whole_cell(path, number, "Stream ID", text("Stream ID", "stream_id") or ""),
         "device": whole_cell(path, number, "Device_id", text("Device_id") or ""),
         "step": text("Step Id"),
         "params": shapes,
@@ -135,4 +139,6 @@ def _shapes(text: str) -> list[tuple[int, ...]]:
 def _category(name: str, core: str) -> str:
     if core in ("COMMUNICATION", "HCCL") or communicates(name):
         return "communication"
-    return "memcpy" if _COPY.search(core) else "kernel"
+    if _COPY.search(core):
+        return "memcpy"
+    return "api" if _WAITS.search(core) else "kernel"

@@ -35,7 +35,8 @@ from .table import LATEST_NS, batches_of
 
 LONGEST_NS = 2**53  # range of exact nanoseconds in float64
 _HEADING = re.compile(
-    r'"?Name"?,"?Calls"?,"?TotalDurationNs\b|(?:"?Guid"?,)?"?Kind"?,"?(?:Agent_Id|Direction|Stream_Id)\b'
+    r'"?(?:(?:HIP |OCL )?Kernel )?Name"?,"?Calls"?,"?TotalDurationNs\b'
+    r'|(?:"?Guid"?,)?"?Kind"?,"?(?:Agent_Id|Direction|Stream_Id)\b'
     r'|"?Index"?,"?KernelName"?,'
 )
 _SPANS = (("Start_Timestamp", "End_Timestamp"), ("BeginNs", "EndNs"))
@@ -129,13 +130,18 @@ _NAMES = (
 )  # fmt: skip
 
 
+def _name_in_summary(cells: dict[str, str]) -> str:
+    """Return the name in a row of a summary, whose first column it is, such as ``Name`` or ``HIP Kernel Name``."""
+    return next((value for column, value in cells.items() if column.endswith("Name")), "")
+
+
 def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     def integer_cell(name: str) -> int | None:
         """Return a cell as an integer; None if it is blank."""
         text = cells.get(name, "").strip().removeprefix("Agent ").removeprefix("GPU ")
         return whole_cell(path, number, name, text)
 
-    name = CLONE.sub("", cells.get("Kernel_Name") or cells.get("KernelName") or cells.get("Name") or "")
+    name = CLONE.sub("", cells.get("Kernel_Name") or cells.get("KernelName") or _name_in_summary(cells))
     if "TotalDurationNs" in cells:
         category = "api" if _CALL.fullmatch(name) else gpu_category(name)
         total = integer_cell("TotalDurationNs")

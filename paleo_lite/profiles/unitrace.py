@@ -3,9 +3,10 @@
 ``unitrace --device-timing`` prints a row per kernel and command of each backend (Level Zero, OpenCL) under the heading
 ``=== Device Timing Summary ===`` (``Results`` in older versions), with times in ns. Names are between quotation marks
 or not, and may hold commas. Other summaries of the same file (host calls, submissions, properties of kernels) are
-left out. A copy has its direction, from or to memory of the system (M), host (H), device (D) or both (S), and its bytes
-behind its name: ``zeCommandListAppendMemoryCopy(M2D)[4096]``. A kernel may have its width, grid and work-group behind
-its name: ``gemm_kernel[SIMD16 {128; 1; 1} {16; 2; 8}]``.
+left out. The older ze_tracer and cl_tracer, and the samples before them, have the SIMD width and the transferred bytes
+in columns of their own. A copy has its direction, from or to memory of the system (M), host (H), device (D) or both
+(S), and its bytes behind its name: ``zeCommandListAppendMemoryCopy(M2D)[4096]``. A kernel may have its width, grid and
+work-group behind its name: ``gemm_kernel[SIMD16 {128; 1; 1} {16; 2; 8}]``.
 
 ``unitrace --chrome-kernel-logging`` writes a Chrome trace (``tools/unitrace/src/chromelogger.h``). Its events of the
 category ``gpu_op`` are the same kernels and commands, in a process for each device and a thread for each engine or
@@ -33,9 +34,12 @@ from .table import batches_of
 
 _SECTION = re.compile(r"\s*=== (?P<title>.+?):? ===\s*")
 _DEVICE_TIMES = re.compile(r"Device Timing (?:Summary|Results)")
-_HEADING = re.compile(r"\s*Kernel,\s*Calls,\s*Time \(ns\),\s*Time \(%\),\s*Average \(ns\),\s*Min \(ns\),\s*Max \(ns\)")
+_HEADING = re.compile(
+    r"\s*Kernel,\s*Calls,(?P<simd>\s*SIMD,)?(?P<transferred>\s*Transferred \(bytes\),)?\s*Time \(ns\),\s*Time \(%\),"
+    r"\s*Average \(ns\),\s*Min \(ns\),\s*Max \(ns\)"
+)
 _ROW = re.compile(
-    r'\s*(?P<name>".*"|\S.*?),\s*(?P<calls>\d{1,18}),\s*(?P<time_ns>\d{1,18}),'
+    r'\s*(?P<name>".*"|\S.*?),\s*(?P<calls>\d{1,18}),(?P<others>(?:\s*\d{1,18},){0,2})\s*(?P<time_ns>\d{1,18}),'
     r"\s*[\d.]+%?(?:,\s*\d{1,18}){3},?\s*"
 )
 _COPY = re.compile(r"(?:zeCommandListAppend(?:MemoryCopy|ImageCopy)|clEnqueue\w*(?:Read|Write|Copy|Memcpy))")
@@ -68,31 +72,36 @@ class UnitraceText:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    title, is_table, count = "", False, 0
+    title, heading, count = "", None, 0
     for number, line in numbered_lines(path, SUMMARY_BYTES):
         section = _SECTION.fullmatch(line)
         if section or line.lstrip().startswith("=="):  # the next summary, or the next backend
             title = section["title"] if section else title
-            is_table = False
-        elif _DEVICE_TIMES.match(title) and _HEADING.match(line):
-            is_table = True
-        elif is_table:
+            heading = None
+        elif _DEVICE_TIMES.match(title) and (found := _HEADING.match(line)):
+            heading = found
+        elif heading is not None:
             count += 1
             if count > MOST_ROWS:
                 raise BadProfile(f"{path}: line {number}: more than {MOST_ROWS:,} rows, expected a summary")
-            yield _row(path, number, line)
+            yield _row(path, number, line, heading)
     if not count:
         raise BadProfile(f"{path}: the summary of device times has no row: did a kernel end before the program did?")
 
 
-def _row(path: Path, number: int, line: str) -> dict[str, Any]:
+def _row(path: Path, number: int, line: str, heading: re.Match[str]) -> dict[str, Any]:
+    columns = [name for name in ("simd", "transferred") if heading[name]]
     match = _ROW.fullmatch(line)
-    if match is None:
+    others = [] if match is None else match["others"].replace(" ", "").split(",")[:-1]
+    if match is None or len(others) != len(columns):
         raise BadProfile(
             f"{path}: line {number}: {quoted(line.strip())} is not a kernel with calls and times in ns between commas"
         )
     name = match["name"].removeprefix('"').removesuffix('"')
-    return {"duration_ns": float(match["time_ns"]), **_command(name, int(match["calls"]))}
+    row = {"duration_ns": float(match["time_ns"]), **_command(name, int(match["calls"]))}
+    if "transferred" in columns and int(others[-1]):
+        row["bytes"] = float(others[-1])
+    return row
 
 
 def _command(name: str, calls: int) -> dict[str, Any]:

@@ -117,3 +117,18 @@ def test_classes_follow_from_the_types_of_operators() -> None:
         "MulticastGather": "indexing",
     }  # fmt: skip
     assert {name: classify(name).label for name in classes} == classes
+
+
+def test_tasks_that_wait_compute_nothing(tmp_path):
+    """Columns of `task_time_*.csv` as msprof's reference lists them."""
+    rows = read(
+        tmp_path,
+        "Device_id,kernel_name,kernel_type,stream_id,task_id,task_time(us),task_start(us),task_stop(us)\n"
+        "0,MatMulV2,AI_CORE,2,1,8.5,1750000000000010.027,1750000000000018.527\n"
+        "0,copy,MEMCPY_ASYNC,4,94,5,1750000000000620.0,1750000000000625.0\n"
+        "0,wait,EVENT_WAIT,3,91,4,1750000000000011.0,1750000000000015.0\n",
+    )
+    assert [(row["category"], row["stream"], row["duration_ns"]) for row in rows] == [
+        ("kernel", 2, 8500.0), ("memcpy", 4, 5000.0), ("api", 3, 4000.0),
+    ]  # fmt: skip
+    assert rows[0]["start_ns"] == 1750000000000010027

@@ -84,3 +84,14 @@ def test_a_printed_summary_counts_each_domain_once(tmp_path):
     damaged.write_text(summary("KERNEL_DISPATCH ", kernels[0].replace("184324", "many")))
     with pytest.raises(BadProfile, match="line 5: '8' calls in 'many', expected numbers"):
         open_profile(damaged).read()
+
+
+@pytest.mark.parametrize("heading", ["Name", "Kernel Name", "HIP Kernel Name", "OCL Kernel Name"])
+def test_summaries_of_all_ages_name_their_first_column(tmp_path, heading):
+    path = tmp_path / "results.stats.csv"
+    path.write_text(
+        f'"{heading}","Calls","TotalDurationNs","AverageNs","Percentage"\n'
+        '"copy_kernel(float*, float*, int, int) [clone .kd]",2,165920,82960,100.0\n'
+    )
+    (row,) = open_profile(path).read().table.to_pylist()
+    assert (row["kernel"], row["calls"], row["duration_ns"]) == ("copy_kernel(float*, float*, int, int)", 2, 165920.0)

@@ -111,3 +111,25 @@ def test_tiles_of_a_device_run_at_the_same_time(tmp_path, samples):
 def test_a_damaged_trace_gets_one_sentence(tmp_path, events, problem):
     with pytest.raises(BadProfile, match=problem):
         read_trace(tmp_path, f'{{ "traceEvents":[{events}]}}')
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "bytes_moved"),
+    [
+        ("Calls, SIMD, Transferred (bytes),", "12, 0, 50331648,", 50_331_648.0),
+        ("Calls, SIMD,", "12, 32,", None),
+        ("Calls,", "12,", None),
+    ],
+)
+def test_older_tracers_have_widths_and_bytes_in_columns(tmp_path, columns, row, bytes_moved):
+    """As the README of PTI-GPU's ze_tracer and of its samples show it."""
+    text = (
+        "=== Device Timing Results: ===\n\nTotal Execution Time (ns): 376807360\n\n== GPU Backend: ==\n\n"
+        f"  Kernel, {columns} Time (ns),  Time (%),  Average (ns),  Min (ns),  Max (ns)\n"
+        f"  zeCommandListAppendMemoryCopy, {row} 4639036, 2.60, 386586, 271742, 553610\n"
+    )
+    (found,) = read(tmp_path, text)
+    assert (found["calls"], found["duration_ns"], found["bytes"]) == (12, 4_639_036.0, bytes_moved)
+    if bytes_moved is not None:
+        with pytest.raises(BadProfile, match="is not a kernel with calls"):
+            read(tmp_path, text.replace(row, "12,"))
