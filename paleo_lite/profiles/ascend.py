@@ -5,6 +5,13 @@ of the first are those of the second without the words "Op" and "Task". `op_stat
 of operator and kind of core, and `task_time_*.csv` one per task of a stream, also one that waits (MindStudio's "Profile
 data file reference"; names as in torch_npu's own parsers). Times are in us, with a tab behind the start. Which columns
 there are depends on the options of the profiler.
+
+`trace_view.json` of ``torch_npu.profiler`` and `msprof_*.json` of ``msprof`` are Chrome traces: a list of events in
+processes by name. Those of the process "Ascend Hardware" are the tasks of the streams of a device, whose kind is the
+argument "Task Type"; those of "Python" are operations of PyTorch, and those of "CANN" calls of the runtime. Other
+processes ("Communication", "HCCL", "Overlap Analysis", frequencies) show the same time again. A flow of the category
+"HostToDevice" starts in a call of the runtime and ends where the task begins that it launched. Times are in us, texts
+with three decimals.
 """
 
 from __future__ import annotations
@@ -16,9 +23,11 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from ..errors import BadProfile
+from .json_stream import JsonArray, doubts_of_array
 from .lines import CsvTable, decoded_head, number_of, quoted, whole_cell
 from .names import communicates
 from .table import LATEST_NS, batches_of
@@ -142,3 +151,112 @@ def _category(name: str, core: str) -> str:
     if _COPY.search(core):
         return "memcpy"
     return "api" if _WAITS.search(core) else "kernel"
+
+
+TRACE_SIGN = re.compile(
+    rb'"(?:Ascend Hardware|CANN|AscendCL|HostToDevice|Overlap Analysis)"|"Task Type"\s*:|"async_npu"'
+)
+"""Pattern of the names of processes, flows and arguments of these traces."""
+
+_LATEST_US = 4 * 10**15  # range of int64 nanoseconds
+_TRACE_COLUMNS = ("category", "kernel", "start_ns", "duration_ns", "calls", "stream", "device", "thread", "launch_ns")
+_HARDWARE = "Ascend Hardware"
+_HOST = {"Python": "cpu", "CANN": "api"}
+"""Categories of the events on the host, by the name of the process."""
+
+
+class _AscendArguments(msgspec.Struct, gc=False):
+    name: Any = None  # of a process
+    kind: Any = msgspec.field(name="Task Type", default=None)
+
+
+class _AscendEvent(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    id: int | str = ""
+    pid: int | str = -1
+    tid: int | str = -1
+    ts: Decimal = Decimal(-1)
+    dur: Decimal = Decimal(-1)
+    args: _AscendArguments | None = None
+
+
+_Track = tuple[int | str, int | str, Decimal]  # process, thread and start of an event
+_EVENTS = msgspec.json.Decoder(list[_AscendEvent])
+
+
+class AscendTrace:
+    """Reader of these traces. `device` and `stream` count processes and threads in the order of their first tasks."""
+
+    name = "ascend-trace"
+    description = "Ascend traces (trace_view.json, msprof_*.json)"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+        is_list = re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
+        return is_list and TRACE_SIGN.search(head) is not None
+
+    def doubts(self, path: Path) -> list[str]:
+        """Return a sentence about a trace whose end is missing."""
+        return doubts_of_array(path)
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """Yield one row per task of a device, operation or call of the host, in file order, 16,384 at a time."""
+        yield from batches_of(_trace_rows(path), _TRACE_COLUMNS, columns)
+
+
+def _events(path: Path) -> Iterator[_AscendEvent]:
+    for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():
+        yield from piece.decoded
+
+
+def _read_processes_and_launches(path: Path) -> tuple[dict[int | str, str], dict[_Track, int]]:
+    """Return the names of the processes, and the start in ns of the call that launched each task, by its track."""
+    names: dict[int | str, str] = {}
+    calls: dict[int | str, int] = {}  # start of the call by the id of its flow
+    ends: dict[_Track, int | str] = {}
+    for event in _events(path):
+        if event.ph == "M" and event.name == "process_name" and event.args is not None:
+            names[event.pid] = str(event.args.name)
+        elif event.cat == "HostToDevice" and _is_time(event.ts):
+            if event.ph == "s":
+                calls[event.id] = int(event.ts * 1000)
+            elif event.ph == "f":
+                ends[event.pid, event.tid, event.ts] = event.id
+    return names, {track: calls[number] for track, number in ends.items() if number in calls}
+
+
+def _is_time(time_us: Decimal) -> bool:
+    return time_us.is_finite() and 0 <= time_us < _LATEST_US
+
+
+def _trace_rows(path: Path) -> Iterator[dict[str, Any]]:
+    names, launches = _read_processes_and_launches(path)
+    devices: dict[int | str, int] = {}
+    streams: dict[tuple[int | str, int | str], int] = {}
+    has_rows = False
+    for event in _events(path):
+        process = names.get(event.pid, "")
+        if event.ph != "X" or (process != _HARDWARE and process not in _HOST):
+            continue
+        has_rows = True
+        if not (_is_time(event.ts) and _is_time(event.dur)):
+            raise BadProfile(f"{path}: event {quoted(event.name)} has no start and duration in us")
+        row = {
+            "kernel": event.name, "calls": 1, "start_ns": int(event.ts * 1000), "duration_ns": float(event.dur * 1000),
+        }  # fmt: skip
+        if process in _HOST:
+            thread = event.tid if isinstance(event.tid, int) and 0 <= event.tid < 2**63 else None
+            yield {**row, "category": _HOST[process], "thread": thread}
+            continue
+        kind = "" if event.args is None else str(event.args.kind or "")
+        yield {
+            **row,
+            "category": _category(event.name, kind),
+            "device": devices.setdefault(event.pid, len(devices)),
+            "stream": streams.setdefault((event.pid, event.tid), len(streams)),
+            "launch_ns": launches.get((event.pid, event.tid, event.ts)),
+        }
+    if not has_rows:
+        raise BadProfile(f"{path}: the trace has no task of a device and no operation: did anything run?")

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadFile, BadProfile
 from ..executor import count_cores, is_worker, map_in_order
+from .ascend import TRACE_SIGN as ASCEND
 from .chrome_events import (
     CATEGORIES,
     COUNTED,
@@ -47,7 +48,7 @@ from .chrome_events import (
     times_ns,
 )
 from .detect import is_gzip
-from .json_stream import Elements, JsonArray, TextSpan, decode_around
+from .json_stream import Elements, JsonArray, TextSpan, decode_around, doubts_of_array
 from .launches import (
     BPROP,
     LAUNCH,
@@ -130,7 +131,11 @@ class ChromeTrace:
             of_others = SIGN.search(head) or UNITRACE.search(head)
             return _KEY.search(head) is not None and of_others is None and b'"BeginNs"' not in head
         is_list = re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
-        return is_list and ONNX_RUNTIME.match(start) is None
+        return is_list and ONNX_RUNTIME.match(start) is None and ASCEND.search(start) is None
+
+    def doubts(self, path: Path) -> list[str]:
+        """Return a sentence about a trace whose end is missing."""
+        return doubts_of_array(path)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield the events of `CATEGORIES` in file order.

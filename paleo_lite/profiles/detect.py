@@ -37,6 +37,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("xla", "XlaTrace"),
     ("onnxruntime", "OnnxRuntimeJson"),
     ("unitrace", "UnitraceTrace"),
+    ("ascend", "AscendTrace"),
     ("chrome", "ChromeTrace"),
     ("tau_xml", "TauXml"),
     ("tau", "TauProfile"),

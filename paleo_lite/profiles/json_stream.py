@@ -83,6 +83,7 @@ class JsonArray(Generic[T]):
         self._offset = 0  # of the buffer's first byte in the document
         self._ended = False
         self._after_comma = False
+        self._is_document = False  # whether the array is the whole document
         self._ahead: deque[TextSpan] = deque()  # spans whose results are not known yet
         self._returned = io.BytesIO()  # text that is read before the rest of the file
         self._failure: Exception | None = None  # of reading the file
@@ -182,11 +183,22 @@ class JsonArray(Generic[T]):
                 fill_bytes = PIECE
                 continue
             if self._ended:
+                if self._is_document:
+                    self._close()
+                    continue
                 end = self._offset + len(self._buffer)
                 raise self._bad(0, f"the file ends at byte {end} inside the element: {CUT_OFF}")
             if len(self._buffer) >= ELEMENT_LIMIT:
                 raise self._bad(0, f"an element is larger than {ELEMENT_LIMIT // 2**20} MiB")
             fill_bytes = 2 * len(self._buffer)
+
+    def _close(self) -> None:
+        """Add the bracket that a program which ended early did not write; the Trace Event Format makes it optional."""
+        self._is_document = False
+        whole = self._buffer.rstrip()
+        if whole.endswith((b"}", b"},")) or not whole:
+            self._after_comma = False
+            self._buffer = whole.removesuffix(b",") + b"]"
 
     def _find_array(self, file: BinaryIO) -> bytes:
         fill_bytes = PIECE
@@ -200,9 +212,10 @@ class JsonArray(Generic[T]):
             if len(self._buffer) >= ELEMENT_LIMIT:
                 raise self._bad(0, f"no array {self.key!r} in the first {ELEMENT_LIMIT // 2**20} MiB")
             fill_bytes = 2 * len(self._buffer)
-        head = self._buffer[:start]
+        head = self._buffer[:start].removeprefix(_BOM)
+        self._is_document = head.strip() == b"["
         self._drop(start)
-        return head.removeprefix(_BOM)
+        return head
 
     def _rest(self, file: BinaryIO) -> bytes:
         self._fill(file, ELEMENT_LIMIT)
@@ -279,6 +292,18 @@ class JsonArray(Generic[T]):
             pieces.append(piece)
             length += len(piece)
         self._buffer = b"".join(pieces)
+
+
+def doubts_of_array(path: Path) -> list[str]:
+    """Return a sentence about a document that is an array without its closing bracket; nothing about any other."""
+    with open_decompressed(path) as file:
+        last = file.read(_SMALLEST_WINDOW)
+        if last.removeprefix(_BOM).lstrip()[:1] != b"[":
+            return []
+        while piece := file.read(PIECE):
+            last = (last + piece)[-_SMALLEST_WINDOW:]
+    is_closed = last.rstrip().endswith(b"]")
+    return [] if is_closed else ["the list of events has no closing bracket: its last events may be missing, too"]
 
 
 class NestedArrays(JsonArray[T]):

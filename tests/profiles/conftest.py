@@ -330,6 +330,19 @@ zeCommandListAppendMemoryCopy(D2M),           4,       2099164,      1.18,      
 0,7,aclnnMatmul_MatMulCommon_MatMulV2,MatMulV2,AI_CORE,1774670741777000.027\t,420.50,0.02
 0,7,aclnnMul_MulAiCore_Mul,Mul,AI_VECTOR_CORE,1774670741777420.5\t,18.32,64.742
 """,
+    "ascend.AscendTrace": """[{"name": "process_name", "pid": 9, "tid": 0, "ph": "M", "args": {"name": "Ascend Hardware"}},
+{"name": "process_name", "pid": 1, "tid": 0, "ph": "M", "args": {"name": "Python"}},
+{"name": "process_name", "pid": 5, "tid": 0, "ph": "M", "args": {"name": "CANN"}},
+{"name": "process_name", "pid": 6, "tid": 0, "ph": "M", "args": {"name": "Overlap Analysis"}},
+{"name": "aten::mm", "pid": 1, "tid": 1, "ts": "1704161511420206.400", "dur": 50, "ph": "X", "args": {}},
+{"name": "AscendCL@aclopExecuteV2", "pid": 5, "tid": 77, "ts": "1704161511420256.000", "dur": 10, "ph": "X", "args": {}},
+{"name": "HostToDevice88", "ph": "s", "cat": "HostToDevice", "id": "88", "pid": 5, "tid": 77, "ts": "1704161511420256.000"},
+{"name": "HostToDevice88", "ph": "f", "bp": "e", "cat": "HostToDevice", "id": "88", "pid": 9, "tid": 2, "ts": "1704161511420306.491"},
+{"name": "MatMulV2", "pid": 9, "tid": 2, "ts": "1704161511420306.491", "dur": 20.5, "ph": "X", "args": {"Task Type": "AI_CORE"}},
+{"name": "EVENT_WAIT", "pid": 9, "tid": 3, "ts": "1704161511420326.991", "dur": 19.5, "ph": "X", "args": {"Task Type": "EVENT_WAIT"}},
+{"name": "hcom_allReduce__1", "pid": 9, "tid": 3, "ts": "1704161511420346.491", "dur": 30, "ph": "X", "args": {"Task Type": "HCCL"}},
+{"name": "Computing", "pid": 6, "tid": 0, "ts": "1704161511420306.491", "dur": 20.5, "ph": "X", "args": {}}]
+""",  # noqa: E501, as torch_npu writes it
 }
 """A small profile of each text format, by module and class of its reader."""
 

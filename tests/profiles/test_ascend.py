@@ -132,3 +132,42 @@ def test_tasks_that_wait_compute_nothing(tmp_path):
         ("kernel", 2, 8500.0), ("memcpy", 4, 5000.0), ("api", 3, 4000.0),
     ]  # fmt: skip
     assert rows[0]["start_ns"] == 1750000000000010027
+
+
+def read_trace(tmp_path, text: str) -> list[dict]:
+    path = tmp_path / "trace_view.json"
+    path.write_text(text)
+    profile = open_profile(path)
+    assert profile.format == "ascend-trace"
+    return profile.read().table.to_pylist()
+
+
+def test_a_trace_has_the_tasks_of_the_device_once(tmp_path, samples):
+    rows = read_trace(tmp_path, samples["ascend.AscendTrace"].decode())
+    assert [(row["kernel"], row["category"], row["duration_ns"]) for row in rows] == [
+        ("aten::mm", "cpu", 50_000.0), ("AscendCL@aclopExecuteV2", "api", 10_000.0), ("MatMulV2", "kernel", 20_500.0),
+        ("EVENT_WAIT", "api", 19_500.0), ("hcom_allReduce__1", "communication", 30_000.0),
+    ]  # fmt: skip
+    assert [(row["device"], row["stream"]) for row in rows[2:]] == [(0, 0), (0, 1), (0, 1)]
+    assert rows[2]["start_ns"] == 1704161511420306491
+    assert [row["launch_ns"] for row in rows] == [None, None, 1704161511420256000, None, None]
+
+
+def test_a_trace_whose_end_is_missing_says_so(tmp_path, samples):
+    """The profiler that ended early wrote no closing bracket, which the Trace Event Format makes optional."""
+    text = samples["ascend.AscendTrace"].decode().rstrip()
+    whole = read_trace(tmp_path, text)
+    for unclosed in (text[:-1], text[:-1] + ",\n"):
+        assert read_trace(tmp_path, unclosed) == whole
+        (doubt,) = open_profile(tmp_path / "trace_view.json").doubts
+        assert "no closing bracket" in doubt
+    with pytest.raises(BadProfile, match="inside the element: it is cut off or damaged"):
+        read_trace(tmp_path, text[:-20])
+
+
+def test_a_task_without_a_time_is_named(tmp_path, samples):
+    text = samples["ascend.AscendTrace"].decode()
+    with pytest.raises(BadProfile, match="event 'MatMulV2' has no start and duration in us"):
+        read_trace(tmp_path, text.replace('"dur": 20.5', '"dur": -1', 1))
+    with pytest.raises(BadProfile, match="no task of a device and no operation"):
+        read_trace(tmp_path, text.replace("Ascend Hardware", "Other").replace("Python", "a").replace('"CANN"', '"b"'))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles import json_stream
 from paleo_lite.profiles.chrome import ChromeTrace
-from paleo_lite.profiles.detect import read_head
+from paleo_lite.profiles.detect import open_profile, read_head
 from paleo_lite.profiles.table import SCHEMA
 from strategies import ACCIDENTS, damaged
 
@@ -505,3 +505,15 @@ def test_real_steps_are_the_profilers_around_the_launch(data_folder, name):
             assert table["step"][index] == expected
             seen.add(expected)
     assert seen - {None} == set(marks)
+
+
+def test_a_list_of_events_without_its_closing_bracket_is_read_and_said(tmp_path):
+    path = tmp_path / "trace.json"
+    kernel = '{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2, "args": {}}'
+    for end, doubts in (("]", 0), ("", 1), (",\n", 1)):
+        path.write_text(f"[{kernel}, {kernel}{end}")
+        profile = open_profile(path)
+        assert len(profile.read().table) == 2 and len(profile.doubts) == doubts
+    path.write_text(f'{{"traceEvents": [{kernel}')
+    with pytest.raises(BadProfile, match="cut off or damaged"):
+        open_profile(path).read()

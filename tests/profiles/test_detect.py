@@ -44,6 +44,7 @@ REAL = [
 
 SMALL = {
     "ascend.AscendCsv": "ascend",
+    "ascend.AscendTrace": "ascend-trace",
     "onnxruntime.OnnxRuntimeJson": "onnxruntime",
     "unitrace.UnitraceText": "unitrace",
     "unitrace.UnitraceTrace": "unitrace-trace",
