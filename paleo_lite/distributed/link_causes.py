@@ -89,7 +89,14 @@ def with_mean_latencies(
         field: math.exp(sum(math.log(max(getattr(fit, field), LEAST_S)) for fit in fits) / len(fits))
         for field in ("start_s", "latency_s", "ramp_s")
     }
-    return msgspec.structs.replace(link, ppp=share, **latencies)
+    # The measured latencies are those of the steps of rings, along which a link with measured shares is timed.
+    return msgspec.structs.replace(link, ppp=share, ppp_at=((2, share),), **latencies)
+
+
+def expected_topology(topology: Topology) -> Topology:
+    """Return a topology with the expected rates of its links."""
+    inside, between = (None if link is None else expected_rate(link) for link in (topology.inside, topology.between))
+    return msgspec.structs.replace(topology, inside=inside, between=between)
 
 
 def measured_topology(device: Device, devices: int, nodes: int, link: str | None, operation: str) -> Topology:

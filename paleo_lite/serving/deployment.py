@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..distributed.link_causes import expected_rate, expected_topology
 from ..distributed.links import Topology, device_link, link_inside_nodes, link_rate
 from ..distributed.replica import check_nodes
 from ..engines.causes import FIRST_TOKEN
@@ -462,6 +463,6 @@ def tensor_group(
         return None
     if topology is not None:
         check_nodes(topology, tensor, attention_data)
-        return topology.with_workers(tensor)
+        return expected_topology(topology.with_workers(tensor))
     name, _ = link_inside_nodes(link or device_link(device), device)
-    return Topology(None, tensor, link_rate(name), 1, None)
+    return Topology(None, tensor, expected_rate(name), 1, None)
