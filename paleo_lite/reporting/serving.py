@@ -208,7 +208,9 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         facts.append(("prefix cache", prefix_cache))
     facts.append(("engine", f"{serving.engine}: {serving.engine_limits}"))
     facts.append(("overhead", f"{format_si(serving.overhead_s, 's', 3)} per iteration"))
-    facts.append(("simulated", f"{serving.requests:,} requests in {format_si(serving.duration_s, 's', 3)}"))
+    facts.append(
+        ("simulated", f"{format_plural(serving.requests, 'request')} in {format_si(serving.duration_s, 's', 3)}")
+    )
     facts.append(("time model", serving.model))
     return facts
 

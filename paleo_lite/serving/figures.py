@@ -36,7 +36,10 @@ FIGURES = {
     "total_tokens_per_s": "input and output tokens per second",
     "output_tokens_per_s_per_gpu": "output tokens per second and GPU",
     "output_tokens_per_s_per_user": "output tokens per second and user",
-    "requests_per_s": "requests per second",
+    "requests_per_s": "requests per second in the long run",
+    # All requests over the time from the first arrival to the last answer, as `vllm bench serve` and
+    # `sglang.bench_serving` count; only of requests that arrive at a rate, as that of others is the figure above.
+    "run_requests_per_s": "requests per second of the whole run",
     "saturation_requests_per_s": "saturation rate, requests per second",
     "saturation_tokens_per_s": "output tokens per second at saturation",
     "mean_sequences": "mean number of decoding sequences per replica",
@@ -103,7 +106,8 @@ def measure_figures(
 ) -> dict[str, float | None]:
     """Return the figures of a simulation except those at saturation."""
     outcomes = simulated.outcomes
-    span = span or whole_span(outcomes)
+    whole = whole_span(outcomes)
+    span = span or whole
     replicas = mean_replicas(simulated, deployment, span)
     requests = sum(len(outcome.finish_s) for outcome in outcomes)
     if simulated.refused:
@@ -122,6 +126,7 @@ def measure_figures(
         "output_tokens_per_s_per_gpu": tokens_per_s / (deployment.devices * replicas / deployment.replicas),
         "output_tokens_per_s_per_user": 1 / mean_tpot_s if mean_tpot_s else None,
         "requests_per_s": span.requests_per_s,
+        **({} if span == whole else {"run_requests_per_s": whole.requests_per_s}),
         "mean_sequences": work.sequence_s / work.busy_s if work.busy_s else None,
         "cache_occupancy": work.cached_block_s / (span.seconds * blocks),
         "peak_cache_occupancy": max(outcome.peak_blocks / outcome.blocks for outcome in outcomes),

@@ -536,7 +536,8 @@ class Demand(msgspec.Struct, frozen=True):
         assert self.rate_per_s is not None
         if math.isinf(self.rate_per_s):
             return f"{count:,} requests at once"
-        return f"{self.rate_per_s:,g} requests/s ({self.arrivals})"
+        unit = "request/s" if self.rate_per_s == 1 else "requests/s"
+        return f"{self.rate_per_s:,g} {unit} ({self.arrivals})"
 
 
 def _describe_lengths(traffic: Traffic) -> str:

@@ -33,6 +33,22 @@ def test_as_many_requests_are_answered_as_arrive() -> None:
         assert result.offered_requests_per_s == pytest.approx(8)
 
 
+def test_the_whole_run_is_counted_as_benchmarks_count() -> None:
+    """``request_throughput`` of ``vllm bench serve`` is ``completed / dur_s``, from the first request to the last."""
+    answer = pl.serve("llama-3.1-8b", rate=8, num_requests=50, **ALONE)
+    run = answer.figures["run_requests_per_s"]
+    assert run.value == pytest.approx(50 / answer.duration_s) and run.low < run.value < run.high < 8
+    for users in ({"concurrency": 4}, {"rate": "inf"}):
+        other = pl.serve("llama-3.1-8b", num_requests=50, **users, **ALONE)
+        assert "run_requests_per_s" not in other.figures
+        assert other.figures["requests_per_s"].value == pytest.approx(50 / other.duration_s)
+
+
+def test_one_request_per_second_is_no_plural() -> None:
+    for rate, said in ((1, "1 request/s (poisson)"), (2, "2 requests/s (poisson)")):
+        assert pl.serve("llama-3.1-8b", rate=rate, num_requests=10, **ALONE).traffic.startswith(said)
+
+
 def test_an_overloaded_deployment_answers_what_it_can() -> None:
     """The rate of saturation, also where most of the simulated answers end after the last arrival."""
     for rate in (60, 300):
