@@ -50,7 +50,8 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     iterations: int  # number of iterations
     busy_s: float  # time in iterations
     cached_block_s: float  # integral of the blocks in use over time
-    sequence_s: float  # integral of the decoding sequences over the iterations' time
+    # Integral of the sequences whose answer has begun over the iterations' time, also while they pause for prompts.
+    sequence_s: float
     peak_blocks: int  # largest number of blocks in use
     blocks: int  # number of blocks of the cache
     computed_tokens: int  # tokens of prompts that were computed, including those computed again after preemption

@@ -708,7 +708,7 @@ class Replica:
         if self.adapters is not None and self.adapters.is_waited_for:
             self.adapters.waited_s += time_s
         self.cached_block_s += self.used_blocks * time_s
-        self.sequence_s += decoding * time_s
+        self.sequence_s += self.decoding * time_s  # also of sequences that pause while prompts are computed
         if self.now_s >= self.next_note_s:
             self._note_progress()
 

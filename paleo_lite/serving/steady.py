@@ -83,7 +83,7 @@ class WorkInSpan(NamedTuple):
 
     busy_s: float  # time in iterations
     cached_block_s: float  # integral of the blocks in use
-    sequence_s: float  # integral of the decoding sequences over the iterations' time
+    sequence_s: float  # integral of the sequences whose answer has begun over the iterations' time
 
 
 def work_in(outcomes: Sequence[Outcome], span: MeasuredSpan) -> WorkInSpan:
