@@ -121,14 +121,23 @@ def _network(device: Device, per_node: int, link: str | None, operation: str) ->
     """Return the link between nodes: the one that is given, or that of the usual computer."""
     if link is not None:
         return expected_rate(link_between_nodes(link, per_node)[0], operation)
+    network = usual_network(device, per_node)
+    if network is None:
+        raise BadValue(f"the network between nodes of {device.id} is not on record: give `--link`")
+    return network
+
+
+def usual_network(device: Device, devices: int = 1) -> LinkRate | None:
+    """Return the network between the usual computers of a device, of which some devices of one use their share.
+
+    None where no such computer, or no network of it, is on record.
+    """
     computer = usual_computer(device.id)
     usual_topology = None if computer is None else computer.topology(2 * computer.devices_per_node)
     if usual_topology is None or usual_topology.between is None:
-        raise BadValue(f"the network between nodes of {device.id} is not on record: give `--link`")
+        return None
     # Fewer devices than the computer has use their share of its ports.
-    own_bytes_per_s = usual_topology.between.bandwidth_bytes_per_s * min(
-        per_node / usual_topology.devices_per_node, 1.0
-    )
+    own_bytes_per_s = usual_topology.between.bandwidth_bytes_per_s * min(devices / usual_topology.devices_per_node, 1.0)
     return expected_rate(msgspec.structs.replace(usual_topology.between, bandwidth_bytes_per_s=own_bytes_per_s))
 
 

@@ -135,6 +135,19 @@ def _describe_memory(pool: Serving | PrefillPool, per_device: str = "per device"
     )
 
 
+def _describe_transfer(pool: PrefillPool) -> str:
+    """Return the time from one pool to the other, and what it consists of."""
+    sent = f"for {format_si(pool.transferred_bytes, 'B', 3)} over {pool.transfer_link}"
+    parts = {
+        sent: pool.transfer_bytes_s,
+        "to read its blocks": pool.transfer_blocks_s,
+        "of messages": pool.transfer_messages_s,
+        "of iterations of the decode pool": pool.transfer_iterations_s,
+    }
+    shown = ", ".join(f"{format_si(seconds, 's', 3)} {what}" for what, seconds in parts.items() if seconds)
+    return f"{format_si(pool.transfer_s, 's', 3)} for a prompt: {shown}"
+
+
 def _show(figure: Figure, show: Callable[[float], str]) -> str:
     return "-" if figure.value is None else show(figure.value)
 
@@ -188,7 +201,7 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         number = f"{pool.replicas} {'replica' if pool.replicas == 1 else 'replicas'}"
         busy = f"busy {format_percent(pool.utilisation)} of the time"
         facts.append(("prefill pool", f"{pool.gpu}, {pool.engine}, {prompts.describe()}, {number}, {busy}"))
-        facts.append(("transfer", f"{format_si(pool.transfer_s, 's', 3)} for keys and values of a prompt"))
+        facts.append(("transfer", _describe_transfer(pool)))
     if pool is not None:
         parallelism = f"{serving.gpu}, {serving.engine}, {parallelism}"
     facts.append(("parallelism" if pool is None else "decode pool", parallelism))

@@ -311,7 +311,7 @@ def answer(
         prefill_pool=describe_prefill(
             prepared,
             traffic,
-            simulated.prefill,
+            simulated,
             expected.span,
             launched.prefill_command,
             None if launchable.prefill is None else launchable.prefill.longest_request,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..counting import Layer
-from ..counting.kinds import cached_elements
+from ..counting.kinds import cached_elements, is_cache
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.records.record import Server
 from ..errors import DoesNotFit
@@ -79,6 +79,15 @@ def cached_bytes(layers: tuple[Layer, ...], kv_cache: str) -> float:
     tokens as its width: all of them are in the shapes of the cache layers.
     """
     return cached_elements(layers) * bytes_per_number(kv_cache)
+
+
+def cached_tensors(layers: Sequence[Layer]) -> int:
+    """Return the number of tensors in which an engine keeps what the cache layers of a network hold.
+
+    Keys and values are two; a latent vector and its rotary part, of different sizes, are one.
+    """
+    shapes = [layer.outputs for layer in layers if is_cache(layer)]
+    return sum(len(of_layer) if len(set(of_layer)) == 1 else 1 for of_layer in shapes)
 
 
 def measure_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import date
 from functools import cached_property, partial
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..distributed.link_causes import expected_rate, expected_topology
-from ..distributed.links import Topology, device_link, link_inside_nodes, link_rate
+from ..distributed.link_causes import expected_rate, expected_topology, usual_network
+from ..distributed.links import LinkRate, Topology, device_link, link_inside_nodes, link_rate
+from ..distributed.platforms import usual_computer
 from ..distributed.replica import check_nodes
 from ..engines.causes import FIRST_TOKEN
 from ..engines.records.record import Server
@@ -21,7 +23,7 @@ from ..timing.fine_tuning import adapted_layers
 from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .admission import Admission
-from .cache import CacheRoom
+from .cache import CacheRoom, cached_tensors
 from .causes import RemainingWidths, remaining_widths
 from .drafts import HEADS
 from .elastic import Elasticity
@@ -352,8 +354,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     def simulate(self, traffic: Traffic, level: str = "expected", answers: int | None = None) -> Simulated:
         """Simulate all replicas at one of `LEVELS`, where they depend on each other up to the first answers."""
         if self.prefill is not None:
-            start_s = self.transfer.start_s * HANDOVER_ENDS.get(level, 1.0)
-            transfer = self.transfer._replace(start_s=start_s)
+            transfer = self.transfer.times(HANDOVER_ENDS.get(level, 1.0))
             return run_split(traffic, self.prefill.pool(level), self.pool(level), transfer, answers)
         elasticity = self.deployment.elasticity
         if elasticity is not None:
@@ -429,10 +430,15 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     def transfer(self) -> Transfer:
         """How keys and values get here from the prefill pool."""
         assert self.prefill is not None
-        room = self.prefill.room
-        devices = [pool.deployment.on_device.machine.device for pool in (self.prefill, self)]
-        links = [link_rate(device_link(device)) for device in devices]
-        return Transfer(room.sequence_bytes / room.sequence_tokens, links, self.engine.handover_s)
+        room, handover = self.prefill.room, self.engine.handover
+        on_device = self.prefill.deployment.on_device
+        tensors = cached_tensors(on_device.workload.network.layers) / on_device.pipeline.degree
+        return Transfer(
+            room.sequence_bytes / room.sequence_tokens,
+            links_between_pools(self.prefill.deployment, self.deployment),
+            handover.messages_s,
+            handover.block_s * tensors / room.block_tokens,
+        )
 
     def at_level(self, level: str) -> TimedEngine:
         """Return iteration times, engine and options of a simulation at one of `LEVELS`."""
@@ -449,6 +455,23 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
                 options, adapter_slots=self.deployment.adapters.slots, adapter_load_s=load_s
             )
         return TimedEngine(tables, engine, options)
+
+
+def links_between_pools(prefill: Deployment, decode: Deployment) -> list[LinkRate]:
+    """Return what the devices of two pools send over, at both ends: their own link where one computer holds all.
+
+    Pools of several computers, or of two kinds of devices, send over the networks of these; a device of which no
+    network is on record is taken to have its own link there, too.
+    """
+    devices = [pool.on_device.machine.device for pool in (prefill, decode)]
+    computer = usual_computer(devices[0].id)
+    per_computer = math.inf if computer is None else computer.devices_per_node
+    is_one_computer = devices[0].id == devices[1].id and decode.devices <= per_computer  # those of both pools
+    links = []
+    for device in devices:
+        network = None if is_one_computer else usual_network(device)
+        links.append(link_rate(device_link(device)) if network is None else network)
+    return links
 
 
 def tensor_group(

@@ -111,11 +111,29 @@ class Transfer(NamedTuple):
 
     token_bytes: float  # of a token on one device
     links: Sequence[LinkRate]  # those of both ends, of which the slower one limits
-    start_s: float = 0.0  # before the first byte, and after the last one
+    messages_s: float = 0.0  # messages before the first byte and after the last one
+    token_blocks_s: float = 0.0  # of the reads of the blocks of a token
 
-    def seconds(self, tokens: float) -> float:
-        """Return the seconds for a prompt of some tokens."""
-        return self.start_s + max(float(point_to_point_time_s(self.token_bytes * tokens, link)) for link in self.links)
+    def seconds(self, tokens: Any) -> Any:
+        """Return the seconds for prompts of some tokens, until the decode pool may look for them."""
+        return self.messages_s + self.blocks_s(tokens) + self.bytes_s(tokens)
+
+    def blocks_s(self, tokens: Any) -> Any:
+        """Return the seconds in which the reads of the blocks of prompts are made."""
+        return self.token_blocks_s * tokens
+
+    def bytes_s(self, tokens: Any) -> Any:
+        """Return the seconds in which the bytes of prompts are sent."""
+        of_links: list[Any] = [point_to_point_time_s(self.token_bytes * tokens, link) for link in self.links]
+        return np.max(of_links, axis=0)
+
+    def slowest_link(self, tokens: float) -> LinkRate:
+        """Return the link that takes longest for the bytes of a prompt."""
+        return max(self.links, key=lambda link: float(point_to_point_time_s(self.token_bytes * tokens, link)))
+
+    def times(self, factor: float) -> Transfer:
+        """Return the transfer with all but the bytes multiplied by a factor."""
+        return self._replace(messages_s=self.messages_s * factor, token_blocks_s=self.token_blocks_s * factor)
 
 
 MOST_KEPT = 8
@@ -226,9 +244,8 @@ def run_split(
     only_prompts = msgspec.structs.replace(traffic, output_tokens=ones, left_out=None)
     computing = prefill.that_prefills().that_keeps_prompts().make_stage(only_prompts)
     decoding = decode.that_decodes().make_stage(traffic)
-    seconds = {tokens: transfer.seconds(tokens) for tokens in set(traffic.input_tokens.tolist())}
-    handover_s = [seconds[tokens] for tokens in traffic.input_tokens.tolist()]
-    fleet = Fleet(traffic, [computing, decoding], handover_s, answers)
+    handover_s = transfer.seconds(traffic.input_tokens.astype(np.float64))
+    fleet = Fleet(traffic, [computing, decoding], handover_s.tolist(), answers)
     fleet.run()
     admitted_s = np.empty(len(traffic))
     computed = []

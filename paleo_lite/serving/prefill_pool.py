@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from .deployment import PreparedDeployment
-from .outcomes import Outcome
+from .pools import Simulated
 from .requests import Traffic
 from .steady import MeasuredSpan, work_in
 
@@ -28,7 +26,14 @@ class PrefillPool(msgspec.Struct, frozen=True):
     utilisation : float
         Share of the time in iterations.
     transfer_s : float
-        Seconds from one pool to the other for the keys and values of a prompt of the mean length.
+        Seconds from the end of a prompt of the mean length until the decode pool runs it; the sum of the following.
+    transfer_bytes_s, transfer_blocks_s, transfer_messages_s, transfer_iterations_s : float
+        Seconds in which its keys and values are sent, in which the reads of their blocks are made, of messages of the
+        router and between the engines, and of the iterations of the decode pool in which its scheduler looks for it.
+    transferred_bytes : float
+        Bytes of its keys and values, as all devices of a replica send them.
+    transfer_link : str
+        The slower of the links at both ends, in the devices of one computer or between computers.
     launch_command : str or None
         The engine's own command for a replica of the pool; None if the engine cannot be launched like this.
     longest_request : int or None
@@ -56,6 +61,12 @@ class PrefillPool(msgspec.Struct, frozen=True):
     cache_tokens: int
     utilisation: float
     transfer_s: float
+    transfer_bytes_s: float
+    transfer_blocks_s: float
+    transfer_messages_s: float
+    transfer_iterations_s: float
+    transferred_bytes: float
+    transfer_link: str
     launch_command: str | None = None
     longest_request: int | None = None
     price_usd_per_h: float | None = None
@@ -64,7 +75,7 @@ class PrefillPool(msgspec.Struct, frozen=True):
 def describe_prefill(
     prepared: PreparedDeployment,
     traffic: Traffic,
-    outcomes: Sequence[Outcome],
+    simulated: Simulated,
     span: MeasuredSpan,
     launch_command: str | None,
     longest_request: int | None,
@@ -74,6 +85,10 @@ def describe_prefill(
         return None
     pool = prepared.prefill.deployment
     on_device, room = pool.on_device, prepared.prefill.room
+    transfer, tokens = prepared.transfer, float(traffic.input_tokens.mean())
+    decoding = [outcome for outcome in simulated.outcomes if outcome.iterations]
+    iteration_s = sum(outcome.busy_s for outcome in decoding) / sum(outcome.iterations for outcome in decoding)
+    iterations_s = prepared.engine.handover.iterations * iteration_s
     return PrefillPool(
         gpu=on_device.machine.device.id,
         gpu_name=on_device.machine.device.name,
@@ -92,8 +107,14 @@ def describe_prefill(
         activations_bytes=room.activations_bytes,
         cache_bytes=room.cache_bytes,
         cache_tokens=room.tokens,
-        utilisation=min(work_in(outcomes, span).busy_s / (span.seconds * pool.replicas), 1.0),
-        transfer_s=prepared.transfer.seconds(float(traffic.input_tokens.mean())),
+        utilisation=min(work_in(simulated.prefill, span).busy_s / (span.seconds * pool.replicas), 1.0),
+        transfer_s=float(transfer.seconds(tokens)) + iterations_s,
+        transfer_bytes_s=float(transfer.bytes_s(tokens)),
+        transfer_blocks_s=float(transfer.blocks_s(tokens)),
+        transfer_messages_s=transfer.messages_s,
+        transfer_iterations_s=iterations_s,
+        transferred_bytes=transfer.token_bytes * tokens * on_device.devices,
+        transfer_link=transfer.slowest_link(tokens).name,
         launch_command=launch_command,
         longest_request=longest_request,
         price_usd_per_h=pool.price_usd_per_h,

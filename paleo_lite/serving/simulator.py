@@ -148,7 +148,7 @@ class Replica:
         """
         count, engine = len(self.inputs), self.engine
         if self.options.prompts_are_cached:
-            return [0.0] * count, [0.0] * count
+            return [0.0] * count, [engine.handover.iterations] * count
         generator = np.random.default_rng(0)
         delay_s = generator.exponential(engine.request_overhead_s, count)
         iterations = np.zeros(count)

@@ -116,6 +116,10 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
         iteration_s = decode_iteration_s(tables, engine, options.speculation, sequences, sequences * context)
         return iteration_s / options.speculation.tokens_per_iteration
 
+    def tokens_per_iteration(self, draft: DraftChoice | None) -> float:
+        """Return the tokens that an iteration yields per sequence."""
+        return self.with_draft(draft).deployment.options.speculation.tokens_per_iteration
+
     def best_draft(self, sequences: int) -> DraftChoice | None:
         """Return the heads with which so many sequences decode fastest; None if they do without."""
         times_s = {draft: self.token_s(sequences, "expected", draft) for draft in (None, *self._fitting_drafts)}
@@ -237,7 +241,9 @@ def estimate_splits(pools: Sequence[PoolEstimate], demand: Demand, criteria: Cri
             tpot_s = decoding.token_s(limit, "expected", draft)
             slow_s = max(decoding.token_s(limit, decoding.prepared.slowest, draft), tpot_s)
             answer_tokens = float(decoding.sample.output_tokens.mean())
-            for prompts, transfer_s in partners:
+            polled_s = decoding.prepared.engine.handover.iterations * tpot_s * decoding.tokens_per_iteration(draft)
+            for prompts, sent_s in partners:
+                transfer_s = sent_s + polled_s
                 times_s = answer_tokens * tpot_s, answer_tokens * slow_s
                 prompts_per_s = prompts.held_prompts_per_s(transfer_s)
                 sizes = _match(prompts, prompts_per_s, decoding, limit, demand, criteria, times_s)
@@ -295,7 +301,7 @@ def _can_hand_over(prompts: Deployment, decoding: Deployment) -> bool:
 def _transfer_s(prompts: PoolEstimate, decoding: PoolEstimate) -> float:
     """Return the seconds from one pool to the other for a prompt of the mean length."""
     pair = msgspec.structs.replace(decoding.prepared, prefill=prompts.of_prompts)
-    return pair.transfer.seconds(float(prompts.sample.input_tokens.mean()))
+    return float(pair.transfer.seconds(float(prompts.sample.input_tokens.mean())))
 
 
 def _match(

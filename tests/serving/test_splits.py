@@ -161,7 +161,7 @@ def test_prompts_are_kept_until_they_are_read() -> None:
     estimated = PoolEstimate(prepared.prefill.deployment, prepared.prefill, traffic)
     rate = estimated.held_prompts_per_s(prepared.transfer.seconds(3000))[0]
     assert len(traffic) / float(prompts.finish_s.max()) == pytest.approx(rate, rel=0.1)
-    assert rate < 0.75 * estimated.prompts_per_s[0]
+    assert rate < 0.8 * estimated.prompts_per_s[0]
 
 
 def test_saturation_is_of_whole_answers() -> None:

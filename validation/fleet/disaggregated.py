@@ -1,6 +1,6 @@
 """Forecasts of published deployments with split pools: ``python -m validation accuracy --split disaggregated``.
 
-No constant is fitted to these rows except the handover of an engine (`Server.handover_s`) and the tokens that drafting
+No constant is fitted to these rows except the handover of an engine (`Server.handover`) and the tokens that drafting
 yields (`ACCEPTED`), each one number that is the same on all devices. Where several published settings have the same
 devices and users, the measured time per token says which of them a row is; rows of which no settings are published
 are forecast with one replica per pool divided as the row says, and reported apart.

@@ -50,6 +50,15 @@ def _numbers_of(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in match[0].split(".")) if match else ()
 
 
+class Handover(msgspec.Struct, frozen=True):
+    """What a prompt waits for between a prefill pool and the first iteration of a decode pool, beside its bytes."""
+
+    messages_s: float = 0.0  # messages of the router and between both engines, while neither computes
+    # Iterations of the decode pool until its scheduler, which looks at its queues once in each, runs the request.
+    iterations: float = 0.0
+    block_s: float = 0.0  # seconds per block of each cached tensor of a layer, each of which is a read of its own
+
+
 class Versions(msgspec.Struct, frozen=True):
     """Range of the versions of an engine."""
 
@@ -271,9 +280,7 @@ class Server(Engine, frozen=True, kw_only=True):
     request_overhead_s: float
     request_token_s: float = 0.0
     request_kernels_s: float = 0.0
-    # Seconds from the end of a prompt in a prefill pool to the first token of a decode pool, beside the bytes: messages
-    # of the router and between both engines, registration of blocks.
-    handover_s: float = 0.0
+    handover: Handover = Handover()  # what a prompt waits for between two pools beside its bytes
     # Whether a request has a place in the decode pool, and room for its prompt, before a prefill pool computes that.
     keeps_decode_place: bool = False
     # Whether it is left to chance which data-parallel rank of a prefill pool computes a prompt.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from ...machines import Device
-from .record import HEAD, DraftWords, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
+from .record import HEAD, DraftWords, Handover, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
 
 CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
 """Chunk of prompts in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
@@ -134,8 +134,11 @@ SGLANG = Server(
     overhead_s=0.3e-3,
     overhead_range_s=(0.1e-3, 1.5e-3),
     request_overhead_s=5e-3,
-    # InferenceX, split pools of DeepSeek-R1 with 4 to 64 users: 0.05 to 0.5 s more than prompt and transfer.
-    handover_s=0.2,
+    # Queues of srt/disaggregation/decode.py, each looked at once per iteration: PreallocQueue, TransferQueue, waiting.
+    # Qwen3-235B under two servers of eight H20 has its first token after 126 to 134 ms with prompts of 128 to 1,024
+    # tokens (Mooncake's page on SGLang): messages take no more than some 70 ms. The number of iterations is chosen on
+    # InferenceX's split pools of DeepSeek-R1 with prompts of 1,024 tokens and up to 64 users.
+    handover=Handover(messages_s=70e-3, iterations=13.0),
     keeps_decode_place=True,  # srt/disaggregation/decode.py, DecodePreallocQueue
     draws_prefill_ranks=True,  # `--load-balance-method follow_bootstrap_room`: a random number modulo the ranks
     receive_option=RECEIVE_OPTION,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from .record import DraftWords, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
+from .record import DraftWords, Handover, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
 
 TRANSFER = "cache_transceiver_config: {backend: DEFAULT}"
 
@@ -101,8 +101,9 @@ TENSORRT_LLM = Server(
     overhead_s=0.3e-3,
     overhead_range_s=(0.1e-3, 1.5e-3),
     request_overhead_s=5e-3,
-    # InferenceX, split pools of DeepSeek-R1 with 10 to 90 users: 0.05 to 0.08 s more than prompt and transfer.
-    handover_s=0.06,
+    # InferenceX, split pools of DeepSeek-R1 on B200 with prompts of 1,024 tokens and 10 to 45 users: 1 to 20 ms more
+    # than prompt and transfer, about an iteration.
+    handover=Handover(iterations=1.0),
     schedules_ahead=True,
     vendors=("NVIDIA",),
     sources=("https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm_args.py",),

@@ -14,6 +14,7 @@ from .record import (
     GREEDY,
     HEAD,
     DraftWords,
+    Handover,
     Kernels,
     Launcher,
     NodeWords,
@@ -169,8 +170,10 @@ VLLM = Server(
     # time with top-k as well (https://github.com/vllm-project/vllm/pull/33538).
     nucleus_logit_s=4.2e-11,
     request_overhead_s=5e-3,
-    # NixlConnector with blocks of 16: 263 ms from token to token, of which 29 ms are bytes (vLLM, issue 50913).
-    handover_s=0.23,
+    # Qwen3-8B under two servers of eight H800 takes 28 ms more than its prompt of 128 tokens (Mooncake's page on vLLM's
+    # connector). NixlConnector reads 4,900 tokens of Qwen3-32B on each of two devices in 105 ms in blocks of 16, and in
+    # 47 ms in blocks of 64, of which 29 ms are bytes: 64 layers x 2 x 306 or 77 reads (vLLM, issue 50913).
+    handover=Handover(messages_s=28e-3, block_s=1.9e-6),
     schedules_ahead=True,
     sources=(
         "https://github.com/vllm-project/vllm/blob/main/vllm/engine/arg_utils.py (get_batch_defaults)",
