@@ -15,7 +15,7 @@ from ..calibration.power_causes import KIND as POWER
 from ..calibration.power_causes import learned_device, power_notes
 from ..calibration.store import evidence_of, find_evidence
 from ..distributed.link_causes import learned_topology, link_notes
-from ..distributed.links import Topology, device_link
+from ..distributed.links import NETWORK_PORT, LinkRate, Topology, device_link
 from ..distributed.platforms import Computer, find_platform, usual_computer
 from ..engines.placed import NEEDS_KERNELS
 from ..engines.records import LOCAL_ENGINES, find_server
@@ -207,7 +207,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             topology = usual_nodes(machine.device, division.tensor)
         if topology is not None:
             topology = learned_topology(topology, machine.device, evidence, SERVER)
-        group = tensor_group(machine.device, division.tensor, self.link, topology, attention)
+        group = tensor_group(machine.device, division.tensor, self.link, topology, attention, experts)
         if group is not None and topology is None:
             group = learned_topology(group, machine.device, evidence, SERVER)
         has_links = topology is None and division.pipeline > 1
@@ -218,6 +218,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         notes = () if group is None else link_notes(group, machine.device, evidence)
         if topology is not None and self.topology is None:
             notes += tuple(f"assumed: {assumption}" for assumption in topology.assumptions)
+        if self.link is not None and group is not None and group.inside is not None:
+            notes += joined_notes(machine.device, group.inside, division.tensor)
         notes += power_notes(machine.device, network.name, evidence)
         placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected, notes=notes)
         if workload.engine is None:
@@ -243,6 +245,16 @@ def usual_nodes(device: Device, devices: int) -> Topology | None:
         return None
     topology = computer.topology(devices)
     return msgspec.structs.replace(topology, assumptions=(computer.name, *topology.assumptions))
+
+
+def joined_notes(device: Device, link: LinkRate, devices: int) -> tuple[str, ...]:
+    """Return the assumption that a link of devices joins more of them than their usual computer has, if it is one."""
+    computer = usual_computer(device.id)
+    joins_devices = link.per not in ("", NETWORK_PORT)  # neither a rate nor a network
+    if computer is None or devices <= computer.devices_per_node or not joins_devices:
+        return ()
+    has = f"of which {computer.name} has {computer.devices_per_node}"
+    return (f"assumed: {link.name} joins all {devices} devices, {has}",)
 
 
 def find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, Price | None]:

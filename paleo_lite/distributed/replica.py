@@ -8,13 +8,16 @@ from ..errors import BadValue
 from .links import Topology
 
 
-def check_nodes(topology: Topology, devices: int, attention_data: int = 1) -> None:
+def check_nodes(topology: Topology, devices: int, attention_data: int = 1, experts: int = 1) -> None:
     """Raise BadValue if an attention group of a replica does not lie within a node."""
     if devices // attention_data > topology.devices_per_node:
         groups = f", in {attention_data} groups of `--attention-data-parallel`" if attention_data > 1 else ""
+        remedy = "divide the blocks into stages with `--pipeline`"
+        if experts > 1:
+            remedy = f"divide attention by sequences with `--attention-data-parallel {devices}`"
         raise BadValue(
-            f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {devices}{groups}): divide "
-            "the blocks into stages with `--pipeline`, or give the `--link` that joins all of them"
+            f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {devices}{groups}): "
+            f"{remedy}, or give the `--link` that joins all of them, if their computers have one"
         )
 
 

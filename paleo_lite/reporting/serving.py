@@ -32,6 +32,9 @@ PERCENTAGES = (
 
 SHOWN_CANDIDATES = 20
 
+NEARLY_ALWAYS = 0.9
+"""Share of the time in iterations above which a pool that is not overloaded would be taken for one that is."""
+
 SHOWN_COUNTS = 24
 """Changes of the number of replicas that are shown."""
 
@@ -199,7 +202,9 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
     if pool is not None:
         prompts = Division(pool.tensor, pool.pipeline, pool.expert_parallel, pool.attention_data_parallel)
         number = f"{pool.replicas} {'replica' if pool.replicas == 1 else 'replicas'}"
-        busy = f"busy {format_percent(pool.utilisation)} of the time"
+        busy = f"in iterations {format_percent(pool.utilisation)} of the time"
+        if pool.utilisation > NEARLY_ALWAYS and not serving.is_overloaded:
+            busy += ", which compute more prompts at once under more load"
         facts.append(("prefill pool", f"{pool.gpu}, {pool.engine}, {prompts.describe()}, {number}, {busy}"))
         facts.append(("transfer", _describe_transfer(pool)))
     if pool is not None:

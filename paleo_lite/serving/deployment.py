@@ -475,7 +475,12 @@ def links_between_pools(prefill: Deployment, decode: Deployment) -> list[LinkRat
 
 
 def tensor_group(
-    device: Device, tensor: int, link: str | None = None, topology: Topology | None = None, attention_data: int = 1
+    device: Device,
+    tensor: int,
+    link: str | None = None,
+    topology: Topology | None = None,
+    attention_data: int = 1,
+    experts: int = 1,
 ) -> Topology | None:
     """Return the topology of the devices of a stage, of a platform or joined by one link; None for one device.
 
@@ -485,7 +490,7 @@ def tensor_group(
     if tensor == 1:
         return None
     if topology is not None:
-        check_nodes(topology, tensor, attention_data)
+        check_nodes(topology, tensor, attention_data, experts)
         return expected_topology(topology.with_workers(tensor))
     name, _ = link_inside_nodes(link or device_link(device), device)
     return Topology(None, tensor, expected_rate(name), 1, None)

@@ -87,7 +87,7 @@ def compose_file(deployment: Deployment) -> StartFile:
         if first > most:
             raise BadValue(
                 f"a Compose file starts at most the {most} devices of one computer (got {deployment.devices}): "
-                "name the file .kubernetes.yaml"
+                f"name the file {'.kubernetes.yaml' if count_nodes(pool) == 1 else '.dynamo.yaml'}"
             )
     content: dict[str, Any] = {"name": _name_of(deployment), "services": services, "volumes": {"models": {}}}
     ports = [f"{PORT}:{PORT}"]

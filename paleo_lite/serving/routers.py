@@ -66,6 +66,10 @@ class PrefixAware(Router):
     (NVIDIA Dynamo, KV router: overlap weight times prefill blocks, plus decode blocks.)
     """
 
+    def __init__(self, traffic: Traffic) -> None:
+        super().__init__(traffic)
+        check_prefixes(traffic, "prefix")
+
     def choose(self, replicas: Sequence[Replica], request: int) -> int:
         """Return the number of the replica that a request goes to."""
         return self.least_of([replica.cost_blocks(request) for replica in replicas])
@@ -102,6 +106,12 @@ class Sticky(Router):
         return next(iter(self.traffic.hashes[request]), -1)
 
 
+def check_prefixes(traffic: Traffic, router: str) -> None:
+    """Raise BadValue where nothing is known of the prefixes that a router looks for."""
+    if traffic.hashes is None:
+        raise BadValue(f"`--router {router}` needs prefixes: give `--workload`, or requests with hash_ids")
+
+
 class Scored(Router):
     """Chooses the replica with the highest sum of scores: of the prompt that is known there, free cache and queue.
 
@@ -111,8 +121,7 @@ class Scored(Router):
 
     def __init__(self, traffic: Traffic) -> None:
         super().__init__(traffic)
-        if traffic.hashes is None:
-            raise BadValue("`--router scored` needs prefixes: give `--workload`, or requests with hash_ids")
+        check_prefixes(traffic, "scored")
         self.blocks = BlocksOfRequests(traffic).hashes
         self.indexes: dict[Replica, Tier] = {}
         self.known_blocks = KNOWN_TOKENS // traffic.hashed_tokens

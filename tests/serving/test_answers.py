@@ -266,6 +266,7 @@ def test_advice_divides_attention_only_where_keys_and_values_would_be_stored_sev
         ("qwen3-30b-a3b", {"tensor": 4, "expert_parallel": 3}, "`--expert-parallel` must divide the 4 devices"),
         # A DGX H200 has eight: 16 are in two, which NVLink does not join.
         ("llama-3.1-70b", {"tensor": 16}, r"must be <= 8, the devices per node \(got 16\): divide the blocks"),
+        ("deepseek-v3", {"tensor": 16, "expert_parallel": 16}, "with `--attention-data-parallel 16`"),
         ("mixtral-8x7b", {"tensor": 16, "expert_parallel": 16, "link": "infiniband-ndr"},
          "16 does not divide the 8 experts of mixtral-8x7b"),
         ("llama-3-8b", {"tensor": 2, "expert_parallel": 2}, "needs a mixture of experts; llama-3-8b is not one"),
@@ -282,6 +283,18 @@ def test_impossible_divisions_get_one_sentence(network: str, question: dict[str,
     with pytest.raises(BadValue, match=message) as caught:
         pl.serve(network, gpu="h200", rate=1, num_requests=10, **question)
     assert "\n" not in str(caught.value)
+
+
+def test_a_link_over_more_devices_than_a_computer_has_is_an_assumption() -> None:
+    """A DGX H100 has eight devices, which its NVSwitches join; InfiniBand joins any number."""
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 1, "num_requests": 10}
+    models = {
+        (tensor, link): pl.serve("llama-3.1-70b", tensor=tensor, link=link, **asked).model
+        for tensor, link in ((16, "nvlink4-x18"), (8, "nvlink4-x18"), (16, "infiniband-ndr"))
+    }
+    assumed = "assumed: nvlink4-x18 joins all 16 devices, of which NVIDIA DGX H100 has 8"
+    assert [assumed in model for model in models.values()] == [True, False, False]
+    assert not any("joins all" in models[asked] for asked in ((8, "nvlink4-x18"), (16, "infiniband-ndr")))
 
 
 def test_the_first_line_has_the_lengths_that_were_asked_for() -> None:

@@ -306,7 +306,8 @@ def test_dynamo_takes_the_trays_of_a_rack() -> None:
 @pytest.mark.parametrize(
     ("make", "options", "sentence"),
     [
-        (compose_file, {"replicas": 9}, "at most the 8 devices"),
+        (compose_file, {"replicas": 9}, r"at most the 8 devices of one computer \(got 9\): name the file .kubernetes"),
+        (compose_file, {"tensor": 8, "pipeline": 2, "replicas": 2}, r"\(got 32\): name the file .dynamo.yaml"),
         (compose_file, {"gpu": "gb200", "replicas": 5}, "at most the 4 devices"),
         (kubernetes_file, {"gpu": "gb200", "tensor": 8}, "spans several nodes of 4"),
         (kubernetes_file, {"tensor": 16, "link": "infiniband-ndr"}, "spans several nodes"),

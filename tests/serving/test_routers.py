@@ -59,7 +59,10 @@ def test_what_routers_choose() -> None:
     """A waiting request counts as much as four that run (vLLM, waiting * 4 + running)."""
     assert choose("round-robin", [Busy(9, 9), Busy(0, 0)], 4) == [0, 1, 0, 1]
     assert choose("least-loaded", [Busy(1, 2), Busy(0, 7), Busy(0, 5)]) == [2]
-    assert choose("prefix", [Busy(0, 0, 90.0), Busy(5, 5, 40.0), Busy(0, 0, 60.0)]) == [1]
+    traffic = parse_workload("shared-prefix:groups=1,prompts=1").traffic(
+        4, rate_per_s=1.0, concurrency=None, arrivals="fixed", seed=0
+    )
+    assert choose("prefix", [Busy(0, 0, 90.0), Busy(5, 5, 40.0), Busy(0, 0, 60.0)], traffic=traffic) == [1]
     assert sorted(choose("least-loaded", [Busy(0, 0)] * 3, 3)) == [0, 1, 2]
 
 
@@ -78,8 +81,12 @@ def test_scores_are_those_of_the_endpoint_picker() -> None:
     assert router.choose([first, second], 1) == 0  # type: ignore[list-item]
     first.used_blocks = 90
     assert router.choose([second, first], 2) == 1  # type: ignore[list-item]
-    with pytest.raises(BadValue, match="`--router scored` needs prefixes"):
-        pl.serve("llama-3.1-8b", **COMMON, rate=1, router="scored")
+
+
+@pytest.mark.parametrize("router", ["prefix", "scored"])
+def test_routers_that_look_for_prefixes_need_some(router: str) -> None:
+    with pytest.raises(BadValue, match=f"`--router {router}` needs prefixes"):
+        pl.serve("llama-3.1-8b", **COMMON, rate=1, router=router)
 
 
 @pytest.mark.slow
