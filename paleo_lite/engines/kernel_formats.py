@@ -21,6 +21,8 @@ class KernelFormat(NamedTuple):
     # activations; narrower weights are converted first.
     weights: str
     activations: str
+    # Rows without a token per expert of a device: those of buffers that are as large as can be needed.
+    empty_rows: int = 0
 
 
 KERNEL_FORMATS: dict[str, KernelFormat] = {
@@ -28,7 +30,10 @@ KERNEL_FORMATS: dict[str, KernelFormat] = {
     "bf16": KernelFormat("bf16", "bf16"),
     "fp8": KernelFormat("fp8", "fp8"),
     "fp8-block": KernelFormat("fp8-block", "fp8"),
-    "fp8-block-tiles": KernelFormat("fp8-block", "fp8"),  # of experts whose rows are padded to whole tiles
+    # DeepGEMM in vLLM. The host does not know how many tokens an expert gets, so that rows are those of all tokens, and
+    # 127 of every expert to fill a tile of 128 (`compute_aligned_M`,
+    # https://github.com/vllm-project/vllm/blob/v0.11.1/vllm/model_executor/layers/fused_moe/deep_gemm_utils.py).
+    "fp8-block-tiles": KernelFormat("fp8-block", "fp8", empty_rows=127),
     "nvfp4": KernelFormat("nvfp4", "nvfp4"),
     "w8a8": KernelFormat("int8", "int8"),
     "int8": KernelFormat("int8", "bf16"),

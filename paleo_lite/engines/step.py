@@ -32,7 +32,7 @@ from .formulas import (
     product_s,
     prompt_attention_s,
 )  # fmt: skip
-from .kernel_formats import SIMILAR_FORMATS, Formats, device_clock_hz, kernel_rates
+from .kernel_formats import KERNEL_FORMATS, SIMILAR_FORMATS, Formats, device_clock_hz, kernel_rates
 from .kernels import (
     AttentionKernel,
     CountedKernel,
@@ -344,8 +344,10 @@ class EngineStep:
         loads = expert_load(
             tokens, active=kernel.active, experts=kernel.experts, ranks=placement.experts, alpha=placement.alpha
         )
+        own_experts = max(kernel.experts // placement.experts, 1)
+        empty_rows = KERNEL_FORMATS[self.formats.experts].empty_rows
         return {
-            "rows": loads.rows,
+            "rows": loads.rows + own_experts * empty_rows,
             "distinct": loads.distinct,
             "hidden_size": kernel.hidden_size,
             "inner_size": np.ceil(kernel.inner_size / placement.experts_tensor),

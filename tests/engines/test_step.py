@@ -245,6 +245,18 @@ def test_some_versions_compute_whole_tiles_of_every_expert(gpu, engine, form) ->
     assert rates[0] == rates[1]
 
 
+@pytest.mark.parametrize(("engine", "rows"), [("vllm-0.13", 16 * 8 + 128 * 127), ("vllm", 16 * 8)])
+def test_tiles_of_experts_have_the_rows_of_the_largest_possible_buffer(engine, rows) -> None:
+    """`M_sum = M * num_topk + local_num_experts * (alignment - 1)` (vLLM 0.11.1, `compute_aligned_M`): 128 experts."""
+    workload, machine, model = resolve_question(Question("qwen3-30b-a3b", "h100-sxm", precision="fp8", phase="decode"))
+    placed = with_kernels(ModelOnDevice(workload, machine, model, None, "bf16"), engine, experts=1, attention_data=1)
+    assert placed.kernels is not None
+    experts = ExpertsKernel("experts", hidden_size=2048, inner_size=768, experts=128, active=8, matrices=3)
+    sizes = placed.kernels.step.expert_sizes(experts, np.array([16.0]))
+    assert sizes["rows"] == pytest.approx(rows)
+    assert sizes["distinct"] < 128  # tiles without a token read no weights
+
+
 @pytest.mark.parametrize(("gpu", "factor"), [("a100-sxm-80gb", 2.9), ("h100-sxm", 1.0)])
 def test_attention_with_sinks_has_a_kernel_of_its_own_before_hopper(gpu, factor) -> None:
     """FlashAttention 3 knows sinks, FlashAttention 2 does not."""
