@@ -302,7 +302,8 @@ def _count_blocks(
     of_samples = job.cached_across_models(_count_samples, block_type, _shape_of_sample(shape), kernels)
     micro_batches = job.cached_across_models(_micro_batches, block_type, shape)
     return tuple(
-        of_sample.of_micro_batch(workload, memory) for of_sample, (workload, memory) in zip(of_samples, micro_batches)
+        of_sample.of_micro_batch(workload, memory, recomputes_scores=shape.recomputes_scores)
+        for of_sample, (workload, memory) in zip(of_samples, micro_batches)
     )
 
 

@@ -24,7 +24,7 @@ from ..timing.training_options import with_update
 from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
 from ..timing.training_stack import FUSED_KINDS, stack_constants
 from .job import Job
-from .saved_activations import NUMBER_BYTES, SavedActivations, saved_activations
+from .saved_activations import NUMBER_BYTES, SavedActivations, is_score_layer, saved_activations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -212,14 +212,17 @@ class MicroBatchCounts(NamedTuple):
             attention_backward_s=float(backward[self.is_attention].sum()),
         )
 
-    def of_micro_batch(self, workload: Workload, memory: Memory) -> MicroBatchCounts:
+    def of_micro_batch(
+        self, workload: Workload, memory: Memory, *, recomputes_scores: bool = False
+    ) -> MicroBatchCounts:
         """Return what a micro-batch, with its peak memory, computes, saves and sends, given that of one sample."""
         samples, stack, counted = workload.batch_size, self.stack, self.counted
         parts = _memory_fields(memory)
         if stack is not None:
             parts["logits_bytes"] = min(memory.logits_bytes, samples * counted.logits_bytes)
             parts["parameter_bytes"] -= stack.narrowed_bytes
-            stack = stack._replace(saved=stack.saved.times(samples))
+            saved = stack.saved.without_weights() if recomputes_scores else stack.saved
+            stack = stack._replace(saved=saved.times(samples))
         counted = counted._replace(
             saved_bytes=samples * counted.saved_bytes,
             forward_messages=_scale_messages(counted.forward_messages, samples),
@@ -330,7 +333,7 @@ def count_network(workload: Workload, memory: Memory, element_bytes: int) -> Mic
         workload,
         counted,
         is_attention=np.array([is_attention(layer) for layer in layers]),
-        is_score=np.array([_is_score_layer(layer, keys) for layer in layers]),
+        is_score=np.array([is_score_layer(layer, keys) for layer in layers]),
         unsaved_shares=np.where(is_unneeded, 0.0, 1 - saved_shares),
         is_unneeded=is_unneeded,
         quantized_inputs=inputs,
@@ -438,9 +441,3 @@ def _unneeded_layers(layers: Sequence[Layer]) -> Booleans:
         if any(is_residual):
             is_unneeded[first : first + is_residual.index(True) + 1] = True
     return is_unneeded
-
-
-def _is_score_layer(layer: Layer, keys: int) -> bool:
-    """Return whether a layer reads or writes the attention scores, of shape (..., keys, keys)."""
-    shapes = (*layer.inputs, *layer.outputs)
-    return any(len(shape) == 4 and shape[-2:] == (keys, keys) for shape in shapes)

@@ -2,7 +2,8 @@
 
 Transformer Engine saves the input of every product in the numbers of its recipe, once for all products that read it;
 the queries, keys, values and the result of attention; the input of every norm; and the inputs of every activation
-function. Whatever is fused between them is computed again by the fused kernel of the backward pass.
+function. Whatever is fused between them is computed again by the fused kernel of the backward pass. Eager attention
+saves the weights of all keys instead of its result.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_attention, is_grouped_product
+from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_alias, is_attention, is_grouped_product
 from ..counting.places import module_of
 from ..timing.expert_kernels import expert_layers
 from ..timing.fine_tuning import ADAPTER, original_layers
@@ -44,6 +45,9 @@ CONTAINED_MODULES = {"moe": ("moe_act", "shared_experts")}
 NUMBER_BYTES = 2.0
 """Bytes of a number that is not narrow."""
 
+MASK_BYTES = 1.0
+"""Bytes of a number of the mask of a dropout."""
+
 _PASSED = ("view", "gather", "exchange", "copy")
 """Kinds of layers whose results are not saved, as they are those of their input, permuted, sent or repeated."""
 
@@ -55,6 +59,7 @@ class SavedActivations(NamedTuple):
     """Bytes that a sample saves, and what each module of `RECOMPUTE_MODULES` frees and costs."""
 
     total_bytes: float  # saved without recomputation
+    weights_bytes: float  # part of it that eager attention saves for each pair of a query and a key
     freed_bytes: tuple[float, ...]  # bytes that each module frees
     # Layers of the workload, the loss included, whose forward pass each module repeats, shape (modules, layers)
     repeated_layers: Booleans
@@ -62,8 +67,14 @@ class SavedActivations(NamedTuple):
     def times(self, samples: int) -> SavedActivations:
         """Return the same of a micro-batch of several samples."""
         return self._replace(
-            total_bytes=samples * self.total_bytes, freed_bytes=tuple(samples * freed for freed in self.freed_bytes)
+            total_bytes=samples * self.total_bytes,
+            weights_bytes=samples * self.weights_bytes,
+            freed_bytes=tuple(samples * freed for freed in self.freed_bytes),
         )
+
+    def without_weights(self) -> SavedActivations:
+        """Return the same where the scores of eager attention and their softmax are computed again."""
+        return self._replace(total_bytes=self.total_bytes - self.weights_bytes, weights_bytes=0.0)
 
 
 def saved_activations(workload: Workload, recipe: str | None) -> SavedActivations:
@@ -82,8 +93,8 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
     products_before = _activation_layers(layers)
     for index, layer in enumerate(layers):
         if index in products_before:
-            product = products_before[index]
-            saved["tensor", product] = prod(layers[product].outputs[0]) * NUMBER_BYTES
+            before = products_before[index]
+            saved["tensor", before] = prod(layers[before].outputs[0]) * NUMBER_BYTES
             repeated["moe_act"].add(index)
         elif class_of(layer) == "gemm" and _has_weight_gradient(workload.layers, positions[index]):
             source, elements, module = _product_input(layers, sources, index)
@@ -108,6 +119,14 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
             _save_gated_inputs(saved, layers, sources, layer)
         elif _is_power_of_activation(layers, sources, layer):
             repeated["moe_act"].add(index)
+    keys = workload.network.lengths.keys if workload.network.lengths else 0
+    scores = {index for index, layer in enumerate(layers) if is_score_layer(layer, keys)}
+    products = [layers[index] for index in sorted(scores) if class_of(layers[index]) == "gemm"]
+    weights = _attention_weights(layers, sources, products, keys)
+    for tensors in (*(_attention_inputs(layers, sources, product) for product in products), weights):
+        saved |= tensors
+    freed["core_attn"] |= weights
+    repeated["core_attn"] |= scores
     repeated |= parts
     for module, inside in parts.items():
         freed[module] = {key: size for key, size in saved.items() if key[1] in inside and key[0] != "norm"}
@@ -117,6 +136,7 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
         freed["mla_up_proj"] = {key: size for key, size in saved.items() if key[0] == "tensor" and key[1] in read}
     return SavedActivations(
         sum(saved.values()),
+        sum(weights.values()),
         tuple(sum(freed[name].values()) for name in RECOMPUTE_MODULES),
         np.array([_are_at(workload.layers, positions, repeated[name]) for name in RECOMPUTE_MODULES]),
     )
@@ -142,6 +162,32 @@ def _attention_inputs(layers: tuple[Layer, ...], sources: list[int], attention: 
         elements = min(prod(shape), prod(layers[source].outputs[0])) if source >= 0 else prod(shape)
         saved["tensor", source] = elements * NUMBER_BYTES
     return saved
+
+
+def _attention_weights(
+    layers: tuple[Layer, ...], sources: list[int], products: Sequence[Layer], keys: int
+) -> dict[tuple[str, int], float]:
+    """Return the bytes of the weights that eager attention saves, given the products of all attention.
+
+    The softmax saves its result, and so does the product with values; a dropout between them its mask.
+    """
+    saved = {}
+    for product in products:
+        if product.inputs[0][-2:] != (keys, keys):
+            continue  # the product of queries and keys
+        elements = prod(product.inputs[0])
+        weights = _source(sources, product, 0)
+        saved["tensor", weights] = elements * NUMBER_BYTES
+        if layers[weights].kind == "dropout" and not is_alias(layers[weights]):
+            saved["mask", weights] = elements * MASK_BYTES
+            saved["tensor", _source(sources, layers[weights], 0)] = elements * NUMBER_BYTES
+    return saved
+
+
+def is_score_layer(layer: Layer, keys: int) -> bool:
+    """Return whether a layer reads or writes the attention scores, of shape (..., keys, keys)."""
+    shapes = (*layer.inputs, *layer.outputs)
+    return any(len(shape) == 4 and shape[-2:] == (keys, keys) for shape in shapes)
 
 
 def _has_weight_gradient(layers: Sequence[Layer], index: int) -> bool:

@@ -15,12 +15,22 @@ TOKENS = 1024
 
 
 def saved_of(
-    name: str, precision: str, blocks: tuple[int, ...], tensor: int = 1, adapted: tuple[str, ...] = ()
+    name: str,
+    precision: str,
+    blocks: tuple[int, ...],
+    tensor: int = 1,
+    adapted: tuple[str, ...] = (),
+    is_fused: bool | None = None,
 ) -> SavedActivations:
     options = TrainingOptions("adam", mixed_precision=True, lora_rank=16 if adapted else 0, lora_modules=adapted)
     tensors, options = options.split_precision(precision)
     sequence = SequenceOptions(
-        TOKENS, phase="training", blocks=blocks, tensor_parallel=tensor, sequence_parallel=tensor > 1
+        TOKENS,
+        phase="training",
+        blocks=blocks,
+        tensor_parallel=tensor,
+        sequence_parallel=tensor > 1,
+        fused_attention=is_fused,
     )
     workload = Workload(find_network(name, options=sequence), tensors, 1, "training", "megatron", training=options)
     return saved_activations(workload, options.recipe)
@@ -101,3 +111,21 @@ def test_a_squared_relu_is_an_activation_of_experts() -> None:
     one, two = (saved_of("nemotron-3-nano-30b-a3b", "bf16", (1,) * number) for number in (1, 2))
     freed = dict(zip(RECOMPUTE_MODULES, np.subtract(two.freed_bytes, one.freed_bytes) / TOKENS))
     assert freed["moe_act"] == (6 * 1856 + 3712) * 2
+
+
+@pytest.mark.parametrize(("name", "heads", "bytes_per_weight"), [("gpt2", 12, 5), ("llama-3-8b", 32, 2)])
+def test_eager_attention_saves_weights_of_all_keys(name: str, heads: int, bytes_per_weight: int) -> None:
+    """Korthikanti et al. 2022, section 4.1: 5 a s^2 b bytes, results of softmax and dropout and the mask of the latter.
+
+    Llama has no dropout. Fused attention saves its result instead, in 16 bits.
+    """
+    fused, eager = (saved_of(name, "bf16", (0,), is_fused=is_fused) for is_fused in (True, False))
+    weights_bytes = bytes_per_weight * heads * TOKENS**2
+    hidden = {"gpt2": 768, "llama-3-8b": 4096}[name]
+    assert eager.weights_bytes == weights_bytes and fused.weights_bytes == 0
+    assert eager.total_bytes == pytest.approx(fused.total_bytes - 2 * hidden * TOKENS + weights_bytes)
+    core = list(RECOMPUTE_MODULES).index("core_attn")
+    assert eager.freed_bytes[core] == weights_bytes
+    recomputed = eager.without_weights()
+    assert recomputed.total_bytes == eager.total_bytes - weights_bytes
+    assert recomputed.times(2).total_bytes == 2 * recomputed.total_bytes
