@@ -12,7 +12,7 @@ from .elastic import count_lives, paid_seconds
 from .energy import Drawn, draw_power_of_all
 from .outcomes import Outcome, request_latencies
 from .pools import Simulated
-from .steady import MeasuredSpan, whole_span, work_in
+from .steady import MeasuredSpan, count_answers, whole_span, work_in
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ def measure_figures(
     requests = sum(len(outcome.finish_s) for outcome in outcomes)
     if simulated.refused:
         input_tokens = sum(outcome.input_tokens for outcome in outcomes)
-    mean_output = sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / requests
+    mean_output = sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / count_answers(outcomes)
     work = work_in(outcomes, span)
     latencies = request_latencies(outcomes)
     tokens_per_s = span.output_tokens_per_s or span.requests_per_s * mean_output

@@ -35,7 +35,20 @@ def whole_span(outcomes: Sequence[Outcome]) -> MeasuredSpan:
     """Return the span from the first arrival to the last answer."""
     start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
     end_s = max(float(outcome.finish_s.max()) for outcome in outcomes)
-    return MeasuredSpan(start_s, end_s, sum(len(outcome.finish_s) for outcome in outcomes) / (end_s - start_s))
+    return MeasuredSpan(start_s, end_s, count_answers(outcomes) / (end_s - start_s))
+
+
+def count_answers(outcomes: Sequence[Outcome]) -> float:
+    """Return the number of answers, of which those that are shortened are the share of a whole one.
+
+    Of users whose answers are equally long some answers are shortened, so that users do not stay in step.
+    """
+    answers = sum(len(outcome.finish_s) for outcome in outcomes)
+    whole = [outcome.output_tokens[~outcome.left_out] for outcome in outcomes if outcome.left_out is not None]
+    lengths = np.unique(np.concatenate(whole)) if whole else np.empty(0)
+    if len(lengths) != 1:
+        return answers
+    return sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / int(lengths[0])
 
 
 def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_per_s: float | None) -> MeasuredSpan:
