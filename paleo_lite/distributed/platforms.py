@@ -336,14 +336,14 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.inside is None and per_node > 1:
             raise BadValue(
                 f"no link between the {per_node} devices of {self.name} is on record: give "
-                f"`--topology '{per_node}x {self.device} @ LINK'`, with a link or its rate"
+                f"`--platform '{per_node}x {self.device} @ LINK'`, with a link or its rate"
             )
         inside = None if self.inside is None else link_rate(self.inside.link, ppp)
         if self.between is None:
             if nodes > 1:
                 raise BadValue(
                     f"the network of {self.name} is not on record, and {workers} devices need {nodes} of them: give "
-                    f"`--topology '{per_node}x {self.device}, {nodes} nodes @ NETWORK'`"
+                    f"`--gpu {self.device}` with the `--link` between them"
                 )
             return Topology(self.device, per_node, inside, 1, None, tuple(assumptions))
         between, _ = link_between_nodes(self.between.link, per_node)

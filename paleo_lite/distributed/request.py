@@ -89,7 +89,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
         """
         counts = self.worker_counts()
         if sum(source is not None for source in (self.link, self.topology, self.platform)) > 1:
-            raise BadValue("give only one of `--link`, `--topology` and `--platform`")
+            raise BadValue("give only one of `--link` and `--platform`")
         platform = None if self.platform is None else find_platform(self.platform)
         if isinstance(platform, Platform) and self.ppp_comm is not None:
             raise BadValue("the links of this platform were measured: leave out `--communication ppp` or `--platform`")
@@ -109,7 +109,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
         if not counts:
             raise BadValue(
                 "options of several devices need their number: give `--workers`, such as 1, 8 or 1,2,4,...,128, or a "
-                "`--topology`"
+                "topology as `--platform`"
             )
         if self.link is not None:
             name, assumed = link_inside_nodes(self.link, device)
@@ -124,7 +124,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
             link = _suggested_link(device)
             example = _suggested_topology("k40m" if device is None else device.id, link, max(counts))
             raise BadValue(
-                f"several workers need a link: give `--link {link}`, `--topology '{example}'` or `--platform NAME`"
+                f"several workers need a link: give `--link {link}`, `--platform '{example}'` or `--platform NAME`"
             )
         topology = computer.topology(max(counts), self.ppp_comm)
         return msgspec.structs.replace(topology, assumptions=(computer.name, *topology.assumptions))

@@ -81,13 +81,13 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
         precision, weights = split_format(precision, weights)
     speculation, settings = _speculation(question), _engine_settings(question)
     _check_engine(question, precision, speculation, settings.get("sampling"))
-    topology, platform_price = find_topology(options.platform, question.link, options.workers)
+    division = Division(
+        options.tensor or 1, options.pipeline or 1, options.expert_parallel or 1, options.attention_data_parallel or 1
+    )
+    topology, platform_price = find_topology(options.platform, question.link, options.workers or division.devices)
     devices = _devices(question, topology)
     deployments = _deployments(
         question, precision, topology, platform_price, listings, speculation=speculation, settings=settings
-    )
-    division = Division(
-        options.tensor or 1, options.pipeline or 1, options.expert_parallel or 1, options.attention_data_parallel or 1
     )
     # Advice chooses the replicas, whose devices the workers limit.
     workers = None if question.advise else options.workers

@@ -96,7 +96,7 @@ def test_paleo_s_answer_comes_in_the_same_columns():
         ),
         (
             ("--workers", "2", "--topology", "2x k40m @ pcie3"),
-            "give only one of `--link`, `--topology` and `--platform`",
+            "give only one of `--link` and `--platform`",
         ),
         (("--workers", "2", "--epochs", "3"), "give `--samples 52k`"),
         (("--workers", "2", "--communication", "bucket=0"), "bucket: the value must be > 0"),

@@ -89,9 +89,9 @@ def test_scaling_without_a_link_is_on_the_usual_computer_of_the_device() -> None
 
 
 def test_a_device_without_a_usual_computer_needs_a_link() -> None:
-    with pytest.raises(BadValue, match=r"several workers need a link.*--topology '2x rtx4090 @ [a-z0-9-]+'` or"):
+    with pytest.raises(BadValue, match=r"several workers need a link.*--platform '2x rtx4090 @ [a-z0-9-]+'` or"):
         scaling("resnet50", gpu="rtx4090", workers=2)
-    with pytest.raises(BadValue, match=r"--topology '4x rtx4090 @ [a-z0-9-]+, 3 nodes @ infiniband'` or"):
+    with pytest.raises(BadValue, match=r"--platform '4x rtx4090 @ [a-z0-9-]+, 3 nodes @ infiniband'` or"):
         scaling("resnet50", gpu="rtx4090", workers=12)
 
 

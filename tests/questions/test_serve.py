@@ -5,6 +5,8 @@ Tests: questions/serve_options.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
 
@@ -118,3 +120,13 @@ def test_objectives_alone_ask_for_the_rate() -> None:
 def test_objectives_that_no_rate_meets() -> None:
     with pytest.raises(BadValue, match="no rate meets tpot p90 <= 1 ms"):
         pl.serve("llama-3-8b", gpu="l40s", slo="tpot=1ms")
+
+
+def test_a_replica_over_several_computers_needs_no_number_of_devices() -> None:
+    """Eight devices stand in one DGX A100; of one of Amazon's computers the network is not on record."""
+    asked: dict[str, Any] = {"network": "llama-3-70b", "tensor": 8, "pipeline": 2, "rate": 1, "num_requests": 20}
+    answer = pl.serve(platform="dgx-a100", **asked)
+    assert answer.to_dict() == pl.serve(platform="dgx-a100", workers=16, **asked).to_dict()
+    assert answer.devices == 16
+    with pytest.raises(BadValue, match=r"16 devices need 2 of them: give `--gpu a100-sxm-80gb` with the `--link`"):
+        pl.serve(platform="p4de.24xlarge", **asked)
