@@ -130,7 +130,7 @@ def test_wrong_options_are_refused(arguments, says):
         (("--topology", "two GPUs somewhere @ pcie3"), "two GPUs somewhere"),
         (("--topology", "2x k40m @ pcie3", "--workers", "4"), "`--workers` must be <= 2"),
         (("--topology", "2x k40m @ pcie3, 16 nodes @ infiniband", "--workers", "3"), "must be a multiple of 2"),
-        (("--gpu", "rtx4090", "--workers", "4", "--sharding", "zero-3"), "'2x rtx4090 @ pcie4-x16, 16 nodes @"),
+        (("--gpu", "rtx4090", "--workers", "4", "--sharding", "zero-3"), "'4x rtx4090 @ pcie4-x16'"),
         (("--topology", "2x k40m @ pcie3", "--gpu", "k80-die"), "must be k40m, the device of the topology"),
         (("--topology", "2x @ pcie3"), "give `--gpu`"),
     ],
