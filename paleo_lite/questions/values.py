@@ -41,7 +41,8 @@ class WholeNumber(click.ParamType):  # type: ignore[type-arg]
             return int(text)
         is_too_large = is_integer_text and (len(text) > _MAX_DIGITS or int(text) > largest)
         expected = f"at most {LARGEST_WORDS}" if is_too_large and self.maximum is None else self.expected
-        raise BadValue(f"{parameter_name(param)} must be {expected} (got {quote(text)})")
+        given = value if isinstance(value, bool) else quote(text)
+        raise BadValue(f"{parameter_name(param)} must be {expected} (got {given})")
 
     @property
     def expected(self) -> str:

@@ -195,7 +195,7 @@ def range_notes(answer: RangedAnswer, device: Device, said: Iterable[str] = ()) 
         subject = "the time is" if answer.time_s < bound_s else "the interval begins"
         notes.append(
             f"{subject} below the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: "
-            "devices were measured to be faster than their data sheets, such as an L20 with FLUX.1-dev"
+            "devices may clock higher, as an L20 with FLUX.1-dev was measured, and convolutions may multiply less"
         )
     highest_w = partners_limit_w(device)
     if power_w is not None and highest_w is not None and round(power_w[1]) > round(device.power_w or 0):
