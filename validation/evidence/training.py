@@ -35,7 +35,7 @@ def measured_steps(data: Path) -> list[Grouped]:
 
 def _steps_of_sources(data: Path) -> Iterator[Grouped]:
     """Yield the steps of llm-foundry and vTrain, each forecast by constants of the others."""
-    steps = [step for step in trained_steps(data).steps if not step.is_mixture]
+    steps = trained_steps(data).steps
     timed = hold_out.TimedSteps(steps)
     for source in dict.fromkeys(step.source for step in steps if step.source != BRIDGE):
         fitted = hold_out.fit(timed.select([index for index, step in enumerate(steps) if step.source != source]))

@@ -284,14 +284,7 @@ def validate_training(steps: Sequence[TrainedStep]) -> tuple[list[HeldOutTrainin
         The steps of held-out sources with their predicted seconds.
     """
     timed, rows, pairs = TimedSteps(steps), [], []
-    dense = [index for index, step in enumerate(steps) if not step.is_mixture]
-    parts = []
-    for split, fitted_to, fitted_indices, judged_indices in splits([steps[index] for index in dense]):
-        fitted_steps = [dense[index] for index in fitted_indices]
-        judged_steps = [dense[index] for index in judged_indices]
-        parts.append((split, fitted_to, fitted_steps, judged_steps))
-    mixtures = [index for index, step in enumerate(steps) if step.is_mixture]
-    for split, fitted_to, fitted_indices, judged_indices in [*parts, ("mixture", "no mixture", dense, mixtures)]:
+    for split, fitted_to, fitted_indices, judged_indices in splits(steps):
         if not fitted_indices or not judged_indices:
             continue
         fitted, judged = timed.select(fitted_indices), timed.select(judged_indices)
@@ -327,7 +320,7 @@ def _row(
 
 
 def ship_training(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Fit the constants to all dense steps, and write them with the errors on held-out steps."""
+    """Fit the constants to all steps, and write them with the errors on held-out steps."""
     steps = trained_steps(data).steps
     rows, _ = validate_training(steps)
     errors = []
@@ -335,8 +328,7 @@ def ship_training(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
         mean = np.mean([row.mape for row in rows if row.split == split])
         errors.append(f"{split} {mean:.0%}")
     held_out = ", ".join(errors)
-    dense = TimedSteps([step for step in steps if not step.is_mixture])
-    constants = rounded(msgspec.structs.replace(fit(dense), held_out=held_out))
+    constants = rounded(msgspec.structs.replace(fit(TimedSteps(steps)), held_out=held_out))
     write_atomically(folder / TRAINING_FILE, _HEAD + msgspec.toml.encode(constants))
     yield "training", f"{constants.points} steps; held out: {held_out}"
 

@@ -88,25 +88,32 @@ def _rows_of_device(
     return rows, forecasts
 
 
+def splits(steps: Sequence[Pretraining]) -> Iterator[tuple[str, str, list[Pretraining], list[Pretraining]]]:
+    """Yield the name of each split, what is left out, and the steps that are fitted and judged."""
+    for split in ("device", "network", "precision"):
+        for value in dict.fromkeys(getattr(step, split) for step in steps):
+            fitted = [step for step in steps if getattr(step, split) != value]
+            yield split, value, fitted, [step for step in steps if getattr(step, split) == value]
+    dense = [step for step in steps if not step.is_mixture]
+    yield "experts", "mixtures", dense, [step for step in steps if step.is_mixture]
+
+
 def validate_pretraining(steps: Sequence[Pretraining]) -> tuple[list[HeldOutPretraining], list[PretrainingForecast]]:
-    """Fit to all steps but those of a device, a network or a precision, and judge these.
+    """Fit to all steps but those of a device, a network, a precision or with experts, and judge these.
 
     Return the errors, and the held-out steps by device.
     """
     rows, by_device = [], []
-    for split, name in (("device", "device"), ("network", "network"), ("precision", "precision")):
-        for value in dict.fromkeys(getattr(step, name) for step in steps):
-            others = [step for step in steps if getattr(step, name) != value]
-            left_out = [step for step in steps if getattr(step, name) == value]
-            if not others:
-                continue
-            constants = rounded(fit(others))
-            if split == "device":
-                of_device, forecasts = _rows_of_device(value, left_out, constants)
-                rows += of_device
-                by_device += forecasts
-            else:
-                rows.append(_row(split, value, forecast(left_out, constants)))
+    for split, value, fitted, left_out in splits(steps):
+        if not fitted or not left_out:
+            continue
+        constants = rounded(fit(fitted))
+        if split == "device":
+            of_device, forecasts = _rows_of_device(value, left_out, constants)
+            rows += of_device
+            by_device += forecasts
+        else:
+            rows.append(_row(split, value, forecast(left_out, constants)))
     early = [point for point in by_device if point.step.release < FIRST_FUSED]
     late = [point for point in by_device if point.step.release >= FIRST_FUSED]
     rows += [

@@ -132,6 +132,11 @@ class Pretraining(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, parallel=parallel, fused_loss=None)
 
     @property
+    def is_mixture(self) -> bool:
+        """Whether the network is a mixture of experts."""
+        return bool(self.parallel.expert_kernels)
+
+    @property
     def configuration(self) -> tuple[object, ...]:
         """What was run, apart from the release of the software."""
         return (self.network, self.device, self.precision, self.workers, self.batch_size, self.length, self.parallel,

@@ -3,8 +3,8 @@
 The tables are ``modern/transformer_training.csv`` and ``today/transformer_training_h100.csv``.
 
 Sources: mosaicml/llm-foundry 8c8dd48 (Apache-2.0), VIA-Research/vTrain f8dda84 (MIT), NVIDIA-NeMo/Megatron-Bridge
-067f987 (Apache-2.0). From Megatron-Bridge only pre-training in 8 bits is read, for networks with sizes in the table and
-for Qwen3's mixtures of experts, with sizes from their own configs (Apache-2.0).
+067f987 (Apache-2.0). From Megatron-Bridge only pre-training in 8 bits is read, for networks with sizes in the table.
+Mixtures of experts have none: `validation.training.pretraining` judges them, with the constants of a tuned stack.
 """
 
 from __future__ import annotations
@@ -19,12 +19,6 @@ from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.errors import BadFile
 
 from ..tables import rows_of
-
-_MIXTURES: dict[str, dict[str, float]] = {
-    "Qwen3_30B_a3B": {"hidden": 2048, "layers": 48, "heads": 32, "ffn_hidden": 768, "params_b": 3.3},
-    "Qwen3_235B_a22B": {"hidden": 4096, "layers": 94, "heads": 64, "ffn_hidden": 1536, "params_b": 22},
-}
-"""Sizes of Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, and their active parameters per token in billions."""
 
 _BOARDS = {
     "A100 SXM4 80GB": "a100-sxm-80gb",
@@ -45,7 +39,7 @@ class TrainedStep(NamedTuple):
     source: str
     gpu: str
     model: str
-    billions: float  # parameters in billions; active parameters per token for a mixture of experts
+    billions: float  # parameters in billions
     config: str  # hugging Face config in JSON
     # Tokens per sequence, global batch size in sequences, and number of devices.
     length: int
@@ -56,11 +50,6 @@ class TrainedStep(NamedTuple):
     topology: str
     time_s: float
     fused_loss: bool = False  # whether the cross entropy is computed by a single kernel
-
-    @property
-    def is_mixture(self) -> bool:
-        """Whether the network is a mixture of experts."""
-        return "num_experts" in self.config
 
 
 class Published(NamedTuple):
@@ -82,9 +71,7 @@ def trained_steps(folder: Path) -> Published:
     steps = []
     for table in TABLES:
         path = folder / table
-        for fields in rows_of(path):
-            sizes = _MIXTURES.get(fields["model"], {})
-            row = {**fields, **{name: str(size) for name, size in sizes.items()}}
+        for row in rows_of(path):
             source = row["source"].split("@")[0].split("/")[-1]
             reason = _reason_to_omit(row)
             if reason:
@@ -155,17 +142,6 @@ def _gpt(hidden: int, layers: int, heads: int, inner: int, vocabulary: int, leng
     }  # fmt: skip
 
 
-def _qwen3(
-    hidden: int, layers: int, heads: int, inner: int, vocabulary: int, length: int, kv_heads: int
-) -> dict[str, Any]:
-    return {
-        "model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": hidden, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": inner,
-        "moe_intermediate_size": inner, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True,
-        "max_position_embeddings": 40960,
-    }  # fmt: skip
-
-
 def _llama(
     hidden: int, layers: int, heads: int, inner: int, vocabulary: int, length: int, kv_heads: int
 ) -> dict[str, Any]:
@@ -212,7 +188,7 @@ def _bridge(row: dict[str, str], integer: Callable[..., int]) -> _Setup:
     )  # fmt: skip
     node = 64 if row["gpu"].startswith("GB") else 8
     topology = f"{{inside}}x {{device}} @ nvlink5-x18, {{nodes}} nodes @ {node}x infiniband-ndr"
-    return _Setup(_qwen3 if row["model"] in _MIXTURES else _llama, split, "fp8", topology, node)
+    return _Setup(_llama, split, "fp8", topology, node)
 
 
 _SOURCES: dict[str, Callable[..., _Setup]] = {
