@@ -87,6 +87,23 @@ def test_the_fit_of_the_stack_chooses_the_kernels_of_experts_of_the_stack() -> N
 
 
 @pytest.mark.needs_data
+@pytest.mark.parametrize("name", ["fp8", "expert_host_s", "exposed_tensor", "exposed_sharding", "state_space_dual"])
+def test_a_fit_predicts_steps_anew_where_they_depend_on_a_constant(name: str) -> None:
+    """Steps of any constants are those that are predicted without known ones, to the last digit."""
+    from validation.training.pretraining import PRIOR, KnownTimes, constants_of, predict_times, pretraining_steps
+
+    steps = list({step.configuration: step for step in pretraining_steps(DATA).steps}.values())[::2]
+    values = np.array([median for median, _ in PRIOR.values()])
+    known = KnownTimes()
+    before = known.predict(steps, values)
+    np.testing.assert_array_equal(before, predict_times(steps, constants_of(values)))
+    values[list(PRIOR).index(name)] *= 1.3
+    after = known.predict(steps, values)
+    np.testing.assert_array_equal(after, predict_times(steps, constants_of(values)))
+    assert 0 < np.mean(after != before) < 1
+
+
+@pytest.mark.needs_data
 def test_mixtures_are_judged_by_constants_that_know_none() -> None:
     from validation.training.hold_out_pretraining import splits
     from validation.training.pretraining import pretraining_steps

@@ -17,6 +17,7 @@ from paleo_lite.timing.training_stack import StackConstants
 from ..columns import ERROR_COLUMNS
 from .pretraining import (
     FIRST_FUSED,
+    KnownTimes,
     Pretraining,
     PretrainingForecast,
     fit,
@@ -103,11 +104,11 @@ def validate_pretraining(steps: Sequence[Pretraining]) -> tuple[list[HeldOutPret
 
     Return the errors, and the held-out steps by device.
     """
-    rows, by_device = [], []
+    rows, by_device, known = [], [], KnownTimes()
     for split, value, fitted, left_out in splits(steps):
         if not fitted or not left_out:
             continue
-        constants = rounded(fit(fitted))
+        constants = rounded(fit(fitted, known))
         if split == "device":
             of_device, forecasts = _rows_of_device(value, left_out, constants)
             rows += of_device

@@ -414,8 +414,46 @@ def constants_of(values: Floats, points: int = 0, deviation: Floats | None = Non
     )  # fmt: skip
 
 
-def fit(steps: Sequence[Pretraining]) -> StackConstants:
+@cache
+def used_constants(step: Pretraining) -> tuple[int, ...]:
+    """Return the places in `PRIOR` of the constants that the time of a step depends on."""
+    parallel = step.parallel
+    used = {"efficiency_gemm", "efficiency_attention", "overhead_s", "share_other", step.precision}
+    used |= {layer.kind for layer in job_of(step).workload.network.layers}
+    if step.is_mixture:
+        used |= {parallel.expert_kernels, "half_expert_size", "expert_launch_s", "expert_host_s"}
+    if parallel.tensor > 1:
+        used.add("exposed_tensor")
+    if parallel.expert > 1:
+        used.add("exposed_expert")
+    if parallel.zero_stage == 3:
+        used.add("exposed_sharding")
+    return tuple(place for place, name in enumerate(PRIOR) if name in used)
+
+
+class KnownTimes:
+    """Predicted seconds of steps by the constants that they depend on.
+
+    A fit changes one constant at a time, on which half of the steps do not depend, and fits to overlapping steps start
+    at the same constants.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[object, ...], float] = {}
+
+    def predict(self, steps: Sequence[Pretraining], values: Floats) -> Floats:
+        """Return the seconds of every step with constants in the order of `PRIOR`, shape (steps,)."""
+        keys = [(step.configuration, *values[list(used_constants(step))]) for step in steps]
+        unknown = {key: step for key, step in zip(keys, steps) if key not in self._times}
+        predicted = predict_times(list(unknown.values()), constants_of(values))
+        self._times.update(zip(unknown, map(float, predicted)))
+        return np.array([self._times[key] for key in keys])
+
+
+def fit(steps: Sequence[Pretraining], known: KnownTimes | None = None) -> StackConstants:
     """Fit the constants with a prior and a robust loss (soft L1). The rows of a configuration are correlated.
+
+    Fits that are given the same known times share them.
 
     Raises
     ------
@@ -427,9 +465,10 @@ def fit(steps: Sequence[Pretraining]) -> StackConstants:
     measured = np.log([step.time_s for step in steps])
     configurations = [step.configuration for step in steps]
     weights = np.array([configurations.count(configuration) ** -0.25 for configuration in configurations])
+    known = known or KnownTimes()
 
     def residuals(change: Floats) -> Floats:
-        errors = (np.log(predict_times(steps, constants_of(median * np.exp(change)))) - measured) / SCATTER
+        errors = (np.log(known.predict(steps, median * np.exp(change))) - measured) / SCATTER
         soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))  # its square is soft L1
         return np.concatenate([soft * weights, change / spread])
 
