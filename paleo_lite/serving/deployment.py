@@ -120,6 +120,11 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         return timer_of(self.on_device)
 
     @cached_property
+    def tensors_per_device(self) -> float:
+        """Tensors of keys and values of a device."""
+        return cached_tensors(self.on_device.workload.network.layers) / self.on_device.pipeline.degree
+
+    @cached_property
     def draft_timer(self) -> Timer | None:
         """What times the iterations of the draft network; None without one."""
         return None if self.draft is None else timer_of(self.draft)
@@ -431,8 +436,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         """How keys and values get here from the prefill pool."""
         assert self.prefill is not None
         room, handover = self.prefill.room, self.engine.handover
-        on_device = self.prefill.deployment.on_device
-        tensors = cached_tensors(on_device.workload.network.layers) / on_device.pipeline.degree
+        tensors = self.prefill.deployment.tensors_per_device
         return Transfer(
             room.sequence_bytes / room.sequence_tokens,
             links_between_pools(self.prefill.deployment, self.deployment),

@@ -240,6 +240,13 @@ def run_split(
     traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer, answers: int | None = None
 ) -> Simulated:
     """Simulate a prefill pool and a decode pool, whose closed loop includes both."""
+    conditions = (prefill, decode, transfer, answers)
+    return keep(traffic, decode.tables, conditions, lambda: _run_split(traffic, *conditions))
+
+
+def _run_split(
+    traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer, answers: int | None
+) -> Simulated:
     ones = np.ones(len(traffic), dtype=np.int64)
     only_prompts = msgspec.structs.replace(traffic, output_tokens=ones, left_out=None)
     computing = prefill.that_prefills().that_keeps_prompts().make_stage(only_prompts)

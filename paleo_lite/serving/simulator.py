@@ -72,12 +72,12 @@ class Replica:
         self.outputs: list[int] = traffic.output_tokens.tolist()
         self.is_closed = traffic.concurrency is not None
         self.priorities: list[int] | None = None if traffic.priorities is None else traffic.priorities.tolist()
-        self.shared: list[int] = [int(tokens * options.prefix_hit_rate) for tokens in self.inputs]
+        self.shared: list[int] = (traffic.input_tokens * options.prefix_hit_rate).astype(np.int64).tolist()
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
             self.prefixes = PrefixesOfRequests(blocks or BlocksOfRequests(traffic), room.block_tokens, tiers)
         self.rank_of = self._draw_ranks()
-        self._check_requests()
+        self._check_requests(traffic.input_tokens - np.array(self.shared) + traffic.output_tokens)
         # Times of each request.
         self.admitted_s = [math.nan] * count
         self.first_token_s = [math.nan] * count
@@ -166,13 +166,15 @@ class Replica:
         drawn: list[int] = np.random.default_rng(0).integers(ranks, size=len(self.inputs)).tolist()
         return drawn
 
-    def _check_requests(self) -> None:
-        for tokens, shared, output in zip(self.inputs, self.shared, self.outputs):
-            if self._blocks(tokens - shared + output) > self.total_blocks:
-                raise DoesNotFit(
-                    f"a request of {tokens:,} input and {output:,} output tokens needs more than the "
-                    f"{self.total_blocks * self.block_tokens:,} tokens that the KV cache holds"
-                )
+    def _check_requests(self, own_tokens: Ints) -> None:
+        """Raise DoesNotFit for the first request whose own tokens, without those it shares, the cache does not hold."""
+        room = self.total_blocks * self.block_tokens
+        if (own_tokens > room).any():
+            request = int((own_tokens > room).argmax())
+            raise DoesNotFit(
+                f"a request of {self.inputs[request]:,} input and {self.outputs[request]:,} output tokens needs more "
+                f"than the {room:,} tokens that the KV cache holds"
+            )
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
@@ -335,11 +337,9 @@ class Replica:
         if self.running_requests >= engine.max_sequences:
             self.is_blocked = True
             return
-        budget = self.round_tokens
-        if engine.mixes_phases:
-            budget -= self.decoding * (self.options.speculation.draft_length + 1)
-        for _, computed, tokens in self.prompts:
-            budget -= tokens - computed
+        budget = self._free_tokens()
+        if budget <= 0 and self.prefixes is None and self.adapters is None:  # as below, apart for speed
+            return
         free = self.total_blocks - self.used_blocks - self._next_growth()
         if self.adapters is not None:
             self._let_pass(self.adapters)
@@ -385,6 +385,15 @@ class Replica:
             if self.adapters is not None:
                 self.loading_s += self.adapters.admit(request)
                 self._let_pass(self.adapters)
+
+    def _free_tokens(self) -> int:
+        """Return the tokens of an iteration that the running requests leave."""
+        free = self.round_tokens
+        if self.engine.mixes_phases:
+            free -= self.decoding * (self.options.speculation.draft_length + 1)
+        for _, computed, tokens in self.prompts:
+            free -= tokens - computed
+        return free
 
     def _let_pass(self, adapters: AdapterSlots) -> None:
         """Let the first request whose adapter may be in the batch pass those whose adapter may not."""

@@ -17,7 +17,7 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.serving import serving_page
-from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.deployment import LEVELS, Deployment
 from paleo_lite.serving.pools import run_pool
 from paleo_lite.serving.requests import Lengths, generate_traffic
 
@@ -147,6 +147,14 @@ def test_first_tokens_of_two_servers_are_those_that_were_measured(tokens: int) -
         prefill_pool="tensor=8", decode_pool="tensor=8",
     )  # fmt: skip
     assert answer.latencies["ttft_s"]["p50"].value == pytest.approx(PUBLISHED_TTFT_S[tokens], rel=0.12)
+
+
+def test_pools_that_are_asked_again_are_not_simulated_again(split: Deployment) -> None:
+    traffic = generate_traffic(Lengths(1000), Lengths(10), count=8, concurrency=2)
+    prepared = split.prepare(traffic)
+    for level in LEVELS:
+        assert prepared.simulate(traffic, level) is prepared.simulate(traffic, level)
+    assert prepared.simulate(traffic, "low") is not prepared.simulate(traffic, "high")
 
 
 def test_what_a_transfer_consists_of() -> None:
