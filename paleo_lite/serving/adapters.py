@@ -69,11 +69,11 @@ class Adapters(msgspec.Struct, frozen=True):
 
 def parse_adapters(settings: Mapping[str, Any]) -> Adapters | None:
     """Return the adapters of the settings of an engine; None without any."""
-    given = [key for key in settings if key.startswith("adapter-")]
+    of_adapters = [key for key in settings if key.startswith("adapter-")]
     count = settings.get("adapters")
     if count is None:
-        if given:
-            raise BadValue(f"`--engine-settings {given[0]}` needs adapters=N, those that requests ask for")
+        if of_adapters:
+            raise BadValue(f"`--engine-settings {of_adapters[0]}` needs adapters=N, those that requests ask for")
         return None
     slots = settings.get("adapter-slots", 1)
     if slots > count:

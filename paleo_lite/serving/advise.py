@@ -197,7 +197,9 @@ def nearest(advice: DeploymentAdvice) -> Candidate:
     """
     if advice.best is not None:
         return advice.best
-    fitting = [one for one in advice.candidates if advice.devices is None or one.devices <= advice.devices]
+    fitting = [
+        candidate for candidate in advice.candidates if advice.devices is None or candidate.devices <= advice.devices
+    ]
     return min(fitting or advice.candidates, key=lambda candidate: candidate.objective_ratio or math.inf)
 
 
@@ -393,14 +395,14 @@ def _simulate(
 
 def _benchmark_span(outcomes: Sequence[Outcome], users: int) -> MeasuredSpan:
     """Return the span of a closed loop with the rates of a benchmark, which has more rounds in its middle."""
-    whole, middle = whole_span(outcomes), middle_span(outcomes, users)
+    whole_run, middle = whole_span(outcomes), middle_span(outcomes, users)
     further = max(REQUESTS_PER_USER - ROUNDS, 0) * users
     further_s = further / middle.requests_per_s
-    requests = whole.requests_per_s * whole.seconds + further
+    requests = whole_run.requests_per_s * whole_run.seconds + further
     tokens = sum(float(outcome.output_tokens.sum()) for outcome in outcomes)
     tokens += further_s * (middle.output_tokens_per_s or 0.0)
-    seconds = whole.seconds + further_s
-    return MeasuredSpan(whole.start_s, whole.end_s, requests / seconds, tokens / seconds)
+    seconds = whole_run.seconds + further_s
+    return MeasuredSpan(whole_run.start_s, whole_run.end_s, requests / seconds, tokens / seconds)
 
 
 def _with_replicas(candidate: Candidate, rate_per_s: float, factor: float = 1.0) -> Candidate:

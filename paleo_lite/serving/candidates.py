@@ -240,8 +240,8 @@ class DeploymentAdvice(msgspec.Struct, frozen=True):
 
 def prices_of(advice: DeploymentAdvice) -> list[PricedDevice]:
     """Return the prices of the devices of all candidates, with those of their pools of prompts."""
-    pools = [one for candidate in advice.candidates for one in (candidate, candidate.prefill) if one is not None]
-    return [PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in pools]
+    pools = [pool for candidate in advice.candidates for pool in (candidate, candidate.prefill) if pool is not None]
+    return [PricedDevice(pool.gpu, pool.price_usd_per_h, pool.price_cloud) for pool in pools]
 
 
 def is_ranked_by_figure(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> bool:

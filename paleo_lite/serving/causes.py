@@ -104,7 +104,9 @@ def remaining_widths(
     A level without answers of several tokens says nothing of times per token: they are those of first tokens.
     """
     outcomes = simulated["expected"].outcomes
-    first_s, token_s = ({level: _mean_s(one, figure) for level, one in simulated.items()} for figure in _FIGURES)
+    first_s, token_s = (
+        {level: _mean_s(simulation, figure) for level, simulation in simulated.items()} for figure in _FIGURES
+    )
     work = work_in(outcomes, steady_span(outcomes, traffic.rate_per_s, None))
     shares = server_shares(
         on_device,

@@ -56,7 +56,7 @@ def parse_classes(text: str) -> list[RequestClass]:
         if not (name and dot and equals):
             raise BadValue(f"`--workload classes` has settings such as chat.share=0.7 (got {part!r})")
         settings.setdefault(name, {})[key] = value
-    return [_make_class(name, own) for name, own in settings.items()]
+    return [_make_class(name, class_settings) for name, class_settings in settings.items()]
 
 
 def _make_class(name: str, settings: Mapping[str, str]) -> RequestClass:

@@ -199,9 +199,10 @@ class EngineModel(msgspec.Struct, frozen=True):
         step, load = iteration.step, iteration.load
         merged = merge_kernels(iteration.kernels)
         activities = kernel_activities(step, merged, load)
-        unlimited_s = np.array([one.count * float(step.kernel_s(one.kernel, load)) for one in merged])
+        unlimited_s = np.array([counted.count * float(step.kernel_s(counted.kernel, load)) for counted in merged])
         arithmetic_s, memory_s = (
-            np.array([float(getattr(one, term)) for one in activities]) for term in ("arithmetic_s", "memory_s")
+            np.array([float(getattr(activity, term)) for activity in activities])
+            for term in ("arithmetic_s", "memory_s")
         )
         return KernelTerms(
             ("inference",),

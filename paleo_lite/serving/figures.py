@@ -106,8 +106,8 @@ def measure_figures(
 ) -> dict[str, float | None]:
     """Return the figures of a simulation except those at saturation."""
     outcomes = simulated.outcomes
-    whole = whole_span(outcomes)
-    span = span or whole
+    whole_run = whole_span(outcomes)
+    span = span or whole_run
     replicas = mean_replicas(simulated, deployment, span)
     requests = sum(len(outcome.finish_s) for outcome in outcomes)
     if simulated.refused:
@@ -126,7 +126,7 @@ def measure_figures(
         "output_tokens_per_s_per_gpu": tokens_per_s / (deployment.devices * replicas / deployment.replicas),
         "output_tokens_per_s_per_user": 1 / mean_tpot_s if mean_tpot_s else None,
         "requests_per_s": span.requests_per_s,
-        **({} if span == whole else {"run_requests_per_s": whole.requests_per_s}),
+        **({} if span == whole_run else {"run_requests_per_s": whole_run.requests_per_s}),
         "mean_sequences": work.sequence_s / work.busy_s if work.busy_s else None,
         "cache_occupancy": work.cached_block_s / (span.seconds * blocks),
         "peak_cache_occupancy": max(outcome.peak_blocks / outcome.blocks for outcome in outcomes),
@@ -181,8 +181,8 @@ def _elastic_figures(simulated: Simulated, deployment: Deployment, replicas: flo
 
 def _prefix_figures(outcomes: Sequence[Outcome], input_tokens: int) -> dict[str, float]:
     """Return the figures of the prefix cache; none where nothing is known of prefixes."""
-    found = [outcome.found_tokens for outcome in outcomes if outcome.found_tokens is not None]
-    return {"prefix_hit_rate": sum(found) / input_tokens} if found else {}
+    found_tokens = [outcome.found_tokens for outcome in outcomes if outcome.found_tokens is not None]
+    return {"prefix_hit_rate": sum(found_tokens) / input_tokens} if found_tokens else {}
 
 
 def hit_rates(outcomes: Sequence[Outcome]) -> tuple[float, ...] | None:

@@ -138,9 +138,15 @@ class KernelTimer(Timer):
         self, kernels: Sequence[CountedKernel], tokens: Any, max_context: int
     ) -> tuple[Floats, Floats]:
         """Return the ends of the interval of a decode step relative to its time."""
-        own, context = np.asarray(tokens, dtype=np.float64), min(TYPICAL_CONTEXT, max_context)
-        all_tokens = own * self.step.placement.attention_data
-        load = Load(tokens=own, all_tokens=all_tokens, sampled=own, sequences=np.minimum(own, 1024.0), context=context)
+        of_group, context = np.asarray(tokens, dtype=np.float64), min(TYPICAL_CONTEXT, max_context)
+        all_tokens = of_group * self.step.placement.attention_data
+        load = Load(
+            tokens=of_group,
+            all_tokens=all_tokens,
+            sampled=of_group,
+            sequences=np.minimum(of_group, 1024.0),
+            context=context,
+        )
         return self.step.relative_interval(kernels, load)
 
     def measure_room(self, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
@@ -161,13 +167,13 @@ class KernelTimer(Timer):
 
     def _kernel_activity(self, phase: str, context: float, load: Load) -> Activity:
         """Return the activity in the kernels of an iteration."""
-        found = self.kernels.of_iteration(phase, max(math.ceil(context), 1))
-        return kernel_activity(self.kernels.step, found, load)
+        counted = self.kernels.of_iteration(phase, max(math.ceil(context), 1))
+        return kernel_activity(self.kernels.step, counted, load)
 
 
 def _rows_of_tokens(kernels: Sequence[CountedKernel]) -> list[CountedKernel]:
     """Return the kernels that have a row for each new token."""
-    return [one for one in kernels if one.kernel.rows == "tokens"]
+    return [counted for counted in kernels if counted.kernel.rows == "tokens"]
 
 
 def device_kernels(on_device: ModelOnDevice, phase: str, context: int) -> list[CountedKernel]:

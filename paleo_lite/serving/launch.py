@@ -272,7 +272,7 @@ COMPILED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 def _compiled_rank(rank: int) -> int:
     """Return the least of the ranks of `COMPILED_RANKS` that holds adapters of a rank."""
-    return next((one for one in COMPILED_RANKS if one >= rank), rank)
+    return next((compiled for compiled in COMPILED_RANKS if compiled >= rank), rank)
 
 
 def _is_published_narrow(network: Network) -> bool:
@@ -325,10 +325,12 @@ def why_not_launched(deployment: Deployment, role: str = "worker") -> str:
 def _file_lines(launcher: Launcher, settings: dict[str, Value]) -> list[str]:
     """Return the lines of the YAML file with further options; empty if the command states all of them."""
     stated = {setting for _, setting in launcher.options}
-    given = [(key, setting) for key, setting in launcher.file_options if settings[setting] not in (None, False)]
-    needed = {key.rpartition(".")[0] for key, setting in given if setting not in stated}
+    stated_entries = [
+        (key, setting) for key, setting in launcher.file_options if settings[setting] not in (None, False)
+    ]
+    needed = {key.rpartition(".")[0] for key, setting in stated_entries if setting not in stated}
     mappings: dict[str, dict[str, str]] = {}
-    for key, setting in given:
+    for key, setting in stated_entries:
         mapping, _, name = key.rpartition(".")
         if mapping in needed:
             mappings.setdefault(mapping, {})[name] = str(settings[setting]).lower()

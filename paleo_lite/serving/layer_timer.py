@@ -225,8 +225,8 @@ def _attention_s(on_device: ModelOnDevice, phase: str, lengths: Sequence[int], s
     """Return the seconds of attention by context or length of the prompt, shape (lengths, stages, sizes)."""
     cases = []
     for length in lengths:
-        whole = on_device.decode_workload(length) if phase == "decode" else on_device.prefill_workload(length)
-        workload = on_device.with_cache_format(attention_layers(whole))
+        all_layers = on_device.decode_workload(length) if phase == "decode" else on_device.prefill_workload(length)
+        workload = on_device.with_cache_format(attention_layers(all_layers))
         cases.append(Case(workload.layers, workload.work, phase, on_device.stage_numbers(workload.layers)))
     return _time_cases(on_device, cases, sizes)
 

@@ -220,13 +220,13 @@ def _workload(
         pod["nodeSelector"] = dict(nodes)
     if "volumeMounts" in container:
         pod["volumes"] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
-    own = {"serviceName": name} if kind == "StatefulSet" else {}
+    further_fields = {"serviceName": name} if kind == "StatefulSet" else {}
     return {
         "apiVersion": "apps/v1",
         "kind": kind,
         "metadata": {"name": name, "labels": labels},
         "spec": {
-            **own,
+            **further_fields,
             "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},
@@ -309,8 +309,8 @@ def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[
     """Return the values of a pool of llm-d's chart."""
     parts, on_device = _checked_parts(pool), pool.on_device
     groups = on_device.attention_data
-    own = ["--tensor-parallel-size", "--data-parallel-size"]  # the chart has values for them
-    arguments = ["--tensor-parallel-size", str(on_device.tensor // groups), *_without(parts.options, own)]
+    values_of_chart = ["--tensor-parallel-size", "--data-parallel-size"]  # the chart has values for them
+    arguments = ["--tensor-parallel-size", str(on_device.tensor // groups), *_without(parts.options, values_of_chart)]
     if groups > 1:
         arguments += ["--data-parallel-size", str(groups)]
     variables: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in parts.environment.items()]
@@ -460,7 +460,7 @@ def _variables(parts: LaunchParts) -> list[dict[str, Any]]:
 
 def _without(options: list[str], names: list[str]) -> list[str]:
     """Return options without those of some names, which have values."""
-    kept: list[str] = []
+    remaining: list[str] = []
     skips = False
     for word in options:
         if skips:
@@ -468,8 +468,8 @@ def _without(options: list[str], names: list[str]) -> list[str]:
         elif word in names:
             skips = True
         else:
-            kept.append(word)
-    return kept
+            remaining.append(word)
+    return remaining
 
 
 def _proxy(deployment: Deployment) -> str:

@@ -259,7 +259,7 @@ def _run_split(
     for replica, chosen in zip(computing.replicas, _chosen(fleet.visited[0], prefill.replicas)):
         computed.append(replica.outcome(chosen))
         admitted_s[chosen] = computed[-1].admitted_s
-    found = [outcome.found_tokens for outcome in computed if outcome.found_tokens is not None]
+    found_tokens = [outcome.found_tokens for outcome in computed if outcome.found_tokens is not None]
     sent_s = np.array(fleet.sent_s)
     outcomes = []
     for replica, chosen in zip(decoding.replicas, _chosen(fleet.visited[1], decode.replicas)):
@@ -269,7 +269,7 @@ def _run_split(
             admitted_s=admitted_s[chosen],
             left_out=None if traffic.left_out is None else traffic.left_out[chosen],
             classes=None if traffic.classes is None else traffic.classes[chosen],
-            found_tokens=round(sum(found) * len(chosen) / len(traffic)) if found else None,
+            found_tokens=round(sum(found_tokens) * len(chosen) / len(traffic)) if found_tokens else None,
         )
         outcomes.append(outcome)
     return Simulated(

@@ -143,16 +143,16 @@ class PrefixesOfRequests:
     def find(self, request: int) -> tuple[int, int]:
         """Return the tokens of a prompt that are there, and the blocks of the KV cache of them that nobody holds."""
         hashes = self.findable[request]
-        found = self.cache.count_found(hashes)
+        found_blocks = self.cache.count_found(hashes)
         self.load_s = 0.0
-        for block in hashes[found:] if self.tiers else ():
+        for block in hashes[found_blocks:] if self.tiers else ():
             tier = next((store for store in self.tiers if store.has(block)), None)
             if tier is None:
                 break
-            found += 1
+            found_blocks += 1
             self.load_s += tier.block_s
-        self.held[request] = found
-        return found * self.hashed_tokens, self.cache.count_unused(hashes[:found]) * self.blocks_per_hash
+        self.held[request] = found_blocks
+        return found_blocks * self.hashed_tokens, self.cache.count_unused(hashes[:found_blocks]) * self.blocks_per_hash
 
     def hold_found(self, request: int) -> None:
         """Let a request hold what it has found."""
@@ -209,9 +209,9 @@ def prefix_hit_rate(prompts: Iterable[Sequence[int]], blocks: int | None = None)
     if blocks is not None and blocks < 1:
         raise BadValue(f"a prefix cache holds at least 1 block (got {blocks})")
     cache = PrefixCache()
-    found = total = 0
+    found_blocks = total = 0
     for hashes in prompts:
-        found += cache.count_found(hashes)
+        found_blocks += cache.count_found(hashes)
         total += len(hashes)
         cache.hold(hashes)
         cache.release(hashes)
@@ -219,4 +219,4 @@ def prefix_hit_rate(prompts: Iterable[Sequence[int]], blocks: int | None = None)
             cache.evict(blocks)
     if not total:
         raise BadValue("the prompts have no blocks whose hashes could be found")
-    return found / total
+    return found_blocks / total

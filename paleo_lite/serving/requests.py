@@ -91,7 +91,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
 
     def is_same(self, other: Traffic) -> bool:
         """Return whether the requests are those of other traffic."""
-        own, others = (
+        own_arrays, other_arrays = (
             (
                 traffic.arrival_s,
                 traffic.input_tokens,
@@ -110,7 +110,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
         )
         if self.follows is not None or other.follows is not None:
             return False
-        return same_users and all(map(np.array_equal, own, others))
+        return same_users and all(map(np.array_equal, own_arrays, other_arrays))
 
     def at_rate(self, rate_per_s: float) -> Traffic:
         """Return the same requests at another mean rate; raise BadValue if they do not arrive at one."""

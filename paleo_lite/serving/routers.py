@@ -133,11 +133,11 @@ class Scored(Router):
         shortest, longest = min(queues), max(queues)
         costs = []
         for number, replica in enumerate(replicas):
-            known = self._known(replica)
-            found = 0
-            while found < len(blocks) and known.has(blocks[found]):
-                found += 1
-            score = PREFIX_SCORE * found / max(len(blocks), 1)
+            known_blocks = self._known(replica)
+            found_blocks = 0
+            while found_blocks < len(blocks) and known_blocks.has(blocks[found_blocks]):
+                found_blocks += 1
+            score = PREFIX_SCORE * found_blocks / max(len(blocks), 1)
             score += CACHE_SCORE * (1 - replica.used_blocks / replica.total_blocks)
             score += QUEUE_SCORE * ((longest - queues[number]) / (longest - shortest) if longest > shortest else 1.0)
             costs.append(-score)

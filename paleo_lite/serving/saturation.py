@@ -140,8 +140,8 @@ def in_progress(output_tokens: Ints) -> Ints:
     follows them is computed together.
     """
     shares = np.random.default_rng(0).uniform(size=len(output_tokens))
-    left: Ints = np.maximum(np.rint(output_tokens * shares), 1).astype(np.int64)
-    return left
+    remaining: Ints = np.maximum(np.rint(output_tokens * shares), 1).astype(np.int64)
+    return remaining
 
 
 def _rates_with_adapters(prepared: PreparedDeployment, traffic: Traffic, level: str) -> Rates:
@@ -252,20 +252,20 @@ def _begin_anywhere(traffic: Traffic, users: int) -> Traffic:
     skipped[:users] = np.random.default_rng(0).integers(lengths[:users])
     place = np.arange(len(traffic)) - np.repeat(starts, lengths)  # of a request in its session
     is_kept = place >= np.repeat(skipped, lengths)
-    kept = np.flatnonzero(is_kept)
-    begins = place[kept] == np.repeat(skipped, lengths)[kept]
+    kept_requests = np.flatnonzero(is_kept)
+    begins = place[kept_requests] == np.repeat(skipped, lengths)[kept_requests]
     number = np.cumsum(is_kept) - 1  # of a request among those that are kept
     assert traffic.hashes is not None
     return Traffic(
-        traffic.arrival_s[kept],
-        traffic.input_tokens[kept],
-        traffic.output_tokens[kept],
+        traffic.arrival_s[kept_requests],
+        traffic.input_tokens[kept_requests],
+        traffic.output_tokens[kept_requests],
         concurrency=users,
-        hashes=tuple(traffic.hashes[request] for request in kept.tolist()),
+        hashes=tuple(traffic.hashes[request] for request in kept_requests.tolist()),
         hashed_tokens=traffic.hashed_tokens,
-        follows=np.where(begins, -1, number[np.maximum(traffic.follows[kept], 0)]),
-        wait_s=np.where(begins, 0.0, traffic.wait_s[kept]),
-        sessions=traffic.sessions[kept],
+        follows=np.where(begins, -1, number[np.maximum(traffic.follows[kept_requests], 0)]),
+        wait_s=np.where(begins, 0.0, traffic.wait_s[kept_requests]),
+        sessions=traffic.sessions[kept_requests],
     )
 
 

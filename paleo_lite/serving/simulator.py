@@ -209,8 +209,8 @@ class Replica:
     def take(self, request: int, time_s: float) -> None:
         """Take over a request that a fleet hands over at a time."""
         self.arrival_s[request] = time_s
-        found = 0 if self.prefixes is None else self.prefixes.count_cached(request)
-        self.pending_of[request] = self.inputs[request] - found
+        found_tokens = 0 if self.prefixes is None else self.prefixes.count_cached(request)
+        self.pending_of[request] = self.inputs[request] - found_tokens
         self.pending_tokens += self.pending_of[request]
         self.expected.pop(request, None)
         heappush(self.arriving, (time_s + self.delay_s[request], request, False))
@@ -248,8 +248,8 @@ class Replica:
 
     def cost_blocks(self, request: int) -> float:
         """Return the blocks that are in use, and those of prompts that are to be computed if a request comes here."""
-        found = 0 if self.prefixes is None else self.prefixes.count_cached(request)
-        tokens = self.inputs[request] - found + self.pending_tokens
+        found_tokens = 0 if self.prefixes is None else self.prefixes.count_cached(request)
+        tokens = self.inputs[request] - found_tokens + self.pending_tokens
         return tokens / self.block_tokens + self.used_blocks
 
     @property
@@ -328,7 +328,9 @@ class Replica:
     def _order_by_priority(self, priorities: Sequence[int]) -> None:
         """Let the least urgent of the running requests be the last in the order of admission, with its latest place."""
         running = {prompt[0] for prompt in self.prompts}
-        self.admission_order = [one for one in self.admission_order if self.is_decoding[one] or one in running]
+        self.admission_order = [
+            request for request in self.admission_order if self.is_decoding[request] or request in running
+        ]
         self.admission_order.sort(key=lambda request: priorities[request])  # stable: of equal ones the newest is last
 
     def _admit(self) -> None:
@@ -487,9 +489,9 @@ class Replica:
     def _next_iteration_s(self) -> float:
         """Return the time of an iteration that decodes the present sequences; it is asked for several times."""
         decoding, cached_tokens, starts_empty = self.decoding, self.cached_tokens, self.is_idle
-        known = self.known_iteration
-        if known[0] == decoding and known[1] == cached_tokens and known[2] == starts_empty:
-            return known[3]
+        last = self.known_iteration
+        if last[0] == decoding and last[1] == cached_tokens and last[2] == starts_empty:
+            return last[3]
         time_s = self._iteration_s(decoding, cached_tokens)
         self.known_iteration = (decoding, cached_tokens, starts_empty, time_s)
         return time_s
@@ -527,8 +529,8 @@ class Replica:
         """Return the blocks that decoding sequences need for their next tokens."""
         if tokens == 1 and self.block_tokens > 1:  # the usual case, apart for speed
             return self.growth[self.position % self.block_tokens]
-        whole, rest = divmod(tokens, self.block_tokens)
-        blocks = whole * self.decoding
+        whole_blocks, rest = divmod(tokens, self.block_tokens)
+        blocks = whole_blocks * self.decoding
         for offset in range(rest):
             blocks += self.growth[(self.position + offset) % self.block_tokens]
         return blocks

@@ -121,12 +121,12 @@ def _latencies_of(
 
 def missed_in(result: Serving, objectives: Sequence[Objective]) -> list[Missed]:
     """Return the objectives that an answer misses at its own traffic."""
-    found = []
+    missed = []
     for objective in objectives:
         value = result.latencies[OBJECTIVES[objective.name]][objective.percentile].value
         if value is not None and value > objective.limit_s:
-            found.append(Missed(objective, value))
-    return found
+            missed.append(Missed(objective, value))
+    return missed
 
 
 def highest_rate(

@@ -290,11 +290,11 @@ def choose_splits(splits: Sequence[Split], objectives: Sequence[Objective], by: 
 
 def _can_hand_over(prompts: Deployment, decoding: Deployment) -> bool:
     """Return whether one deployment decodes what another has computed: their formats are the same."""
-    own, other = decoding.on_device, prompts.on_device
-    return (own.workload.weights, own.workload.precision, own.kv_cache) == (
-        other.workload.weights,
-        other.workload.precision,
-        other.kv_cache,
+    decoder, prefiller = decoding.on_device, prompts.on_device
+    return (decoder.workload.weights, decoder.workload.precision, decoder.kv_cache) == (
+        prefiller.workload.weights,
+        prefiller.workload.precision,
+        prefiller.kv_cache,
     )
 
 
@@ -314,8 +314,8 @@ def _match(
     answer_s: tuple[float, float],  # seconds of the decoding of an answer, and those of the slowest iterations
 ) -> tuple[int, int] | None:
     """Return the replicas of both pools for a rate, users or devices; None if they need more devices than there are."""
-    own, other = decoding.devices, prompts.devices
-    most = MOST_REPLICAS * (own + other) if criteria.devices is None else criteria.devices
+    per_decoder, per_prefiller = decoding.devices, prompts.devices
+    most = MOST_REPLICAS * (per_decoder + per_prefiller) if criteria.devices is None else criteria.devices
     prompts_per_s, slow_prompts_per_s = rates
     if demand.rate_per_s is not None and math.isfinite(demand.rate_per_s):
         needed_per_s = demand.rate_per_s / (1 - criteria.headroom)
@@ -327,25 +327,25 @@ def _match(
         decode_replicas = math.ceil(demand.concurrency / limit)
         rate_per_s = demand.concurrency / answer_s[0]
         wanted = max(math.ceil(rate_per_s / prompts_per_s), 1)
-        sizes = (min(wanted, max((most - decode_replicas * own) // other, 1)), decode_replicas)
+        sizes = (min(wanted, max((most - decode_replicas * per_decoder) // per_prefiller, 1)), decode_replicas)
     else:
         is_given = criteria.devices is not None
-        devices = most if is_given else max(USUAL_DEVICES, own + other)
-        sizes = _fill(devices, other, own, prompts_per_s, limit / answer_s[0], is_given=is_given)
-    if max(sizes) > MOST_REPLICAS or min(sizes) < 1 or sizes[0] * other + sizes[1] * own > most:
+        devices = most if is_given else max(USUAL_DEVICES, per_decoder + per_prefiller)
+        sizes = _fill(devices, per_prefiller, per_decoder, prompts_per_s, limit / answer_s[0], is_given=is_given)
+    if max(sizes) > MOST_REPLICAS or min(sizes) < 1 or sizes[0] * per_prefiller + sizes[1] * per_decoder > most:
         return None
     return sizes
 
 
 def _fill(
-    devices: int, other: int, own: int, prompts_per_s: float, decoded_per_s: float, *, is_given: bool
+    devices: int, per_prefiller: int, per_decoder: int, prompts_per_s: float, decoded_per_s: float, *, is_given: bool
 ) -> tuple[int, int]:
     """Return the replicas of both pools with the highest rate of given devices, or per device; (0, 0) if none fit."""
     best, best_rate = (0, 0), 0.0
-    for prompt_replicas in range(1, max((devices - own) // other, 0) + 1):
-        room = (devices - prompt_replicas * other) // own
+    for prompt_replicas in range(1, max((devices - per_decoder) // per_prefiller, 0) + 1):
+        room = (devices - prompt_replicas * per_prefiller) // per_decoder
         for decode_replicas in {room, min(room, max(round(prompt_replicas * prompts_per_s / decoded_per_s), 1))}:
-            used = prompt_replicas * other + decode_replicas * own
+            used = prompt_replicas * per_prefiller + decode_replicas * per_decoder
             rate = min(prompt_replicas * prompts_per_s, decode_replicas * decoded_per_s)
             rate /= 1 if is_given else used
             if rate > best_rate * (1 + 1e-9):
@@ -369,7 +369,11 @@ def _cost(split: Split, by: str) -> float:
     if by == "joules":
         pools = ((split.prompt_replicas, split.prompts), (split.decode_replicas, split.decoding))
         watts = [(number * pool.devices, pool.deployment.on_device.machine.device.power_w) for number, pool in pools]
-        amount = None if any(one is None for _, one in watts) else sum(number * (one or 0.0) for number, one in watts)
+        amount = (
+            None
+            if any(watts_of_pool is None for _, watts_of_pool in watts)
+            else sum(number * (watts_of_pool or 0.0) for number, watts_of_pool in watts)
+        )
     cost = float(split.devices if amount is None else amount)
     return cost if by == "hourly" else cost / split.requests_per_s
 

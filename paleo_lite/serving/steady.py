@@ -57,18 +57,18 @@ def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_
     Where they do not arrive at a rate, it is the whole span. As many requests are answered as arrive, or as the
     capacity allows, the rate of saturation. Where that is not known (None), those are counted that end in the span.
     """
-    whole = whole_span(outcomes)
+    whole_run = whole_span(outcomes)
     if rate_per_s is None:
-        return whole
+        return whole_run
     arrival_s = np.concatenate([outcome.arrival_s for outcome in outcomes])
     finish_s = np.concatenate([outcome.finish_s for outcome in outcomes])
     last_s = float(arrival_s.max())
-    filled_s = min(float(np.median(finish_s - arrival_s)), LATEST_START * (last_s - whole.start_s))
-    start_s = whole.start_s + filled_s
+    filled_s = min(float(np.median(finish_s - arrival_s)), LATEST_START * (last_s - whole_run.start_s))
+    start_s = whole_run.start_s + filled_s
     if capacity_per_s is None:
         answered = int(((finish_s > start_s) & (finish_s <= last_s)).sum())
         if not answered:  # answers take longer than requests arrive
-            return whole
+            return whole_run
         capacity_per_s = answered / (last_s - start_s)
     return MeasuredSpan(start_s, last_s, min(capacity_per_s, rate_per_s))
 

@@ -163,14 +163,14 @@ def _make_tables(timer: Timer, limits: Limits) -> IterationTimes:
     if stage_count > 1:
         pieces = zip(parts.token_s, parts.head_s, parts.decode_attention_s.swapaxes(0, 1), parts.prompt_attention_s.T)
         stages = slowest_stages([build(*piece) for piece in pieces])
-    whole = build(
+    undivided = build(
         parts.token_s.sum(axis=0) + parts.sent_s,
         parts.head_s.sum(axis=0),
         parts.decode_attention_s.sum(axis=1),
         parts.prompt_attention_s.sum(axis=1),
     )
     times = msgspec.structs.replace(
-        whole,
+        undivided,
         relative_low=parts.relative_low.tolist(),
         relative_high=parts.relative_high.tolist(),
         stages=stages,

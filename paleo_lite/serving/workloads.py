@@ -65,18 +65,18 @@ def _conversation(settings: Mapping[str, Any], count: int, generator: np.random.
     under way, of which the next one is drawn at random, after a barrier only when all of a round are answered.
     """
     turns, system = settings["turns"], settings["system"]
-    made = Prompts([], [], [], [], [])
+    prompts = Prompts([], [], [], [], [])
     common = _blocks(0, 0, system)
     for request in range(count):
         session, turn = divmod(request, turns)
-        said = system + turn * (settings["question"] + settings["output"])
-        prompt = said + settings["question"]
-        made.inputs.append(prompt)
-        made.outputs.append(settings["output"])
-        made.hashes.append(common + _blocks(1 + session, len(common), prompt + settings["output"]))
-        made.follows.append(request - 1 if turn else -1)
-        made.sessions.append(session)
-    return made
+        history = system + turn * (settings["question"] + settings["output"])
+        prompt = history + settings["question"]
+        prompts.inputs.append(prompt)
+        prompts.outputs.append(settings["output"])
+        prompts.hashes.append(common + _blocks(1 + session, len(common), prompt + settings["output"]))
+        prompts.follows.append(request - 1 if turn else -1)
+        prompts.sessions.append(session)
+    return prompts
 
 
 def _best_of(settings: Mapping[str, Any], count: int, generator: np.random.Generator) -> Prompts:
@@ -129,29 +129,29 @@ class SessionWorkload(NamedTuple):
     ) -> Traffic:
         """Return so many requests; at a rate sessions start as often as their requests make the rate."""
         generator = np.random.default_rng(np.random.SeedSequence(seed))
-        made = WORKLOADS[self.kind].make(self.settings, count, generator)
-        follows = np.array(made.follows, dtype=np.int64)
+        prompts = WORKLOADS[self.kind].make(self.settings, count, generator)
+        follows = np.array(prompts.follows, dtype=np.int64)
         begins = follows < 0
         arrival_s = np.zeros(count)
         if rate_per_s is not None and np.isfinite(rate_per_s):
-            starts = int(np.ceil(begins.sum() / made.burst))
+            starts = int(np.ceil(begins.sum() / prompts.burst))
             per_start = count / starts
             gaps_s = np.full(starts, per_start / rate_per_s)
             if arrivals == "poisson":
                 gaps_s = generator.exponential(per_start / rate_per_s, starts)
             start_s = scale_to_rate(np.cumsum(gaps_s) - gaps_s[0], rate_per_s / per_start)
-            arrival_s[begins] = np.repeat(start_s, made.burst)[: begins.sum()]
+            arrival_s[begins] = np.repeat(start_s, prompts.burst)[: begins.sum()]
         has_sessions = not begins.all()
         return Traffic(
             arrival_s,
-            np.array(made.inputs, dtype=np.int64),
-            np.array(made.outputs, dtype=np.int64),
+            np.array(prompts.inputs, dtype=np.int64),
+            np.array(prompts.outputs, dtype=np.int64),
             concurrency,
-            hashes=tuple(made.hashes),
+            hashes=tuple(prompts.hashes),
             hashed_tokens=HASHED_TOKENS,
             follows=follows if has_sessions else None,
             wait_s=np.where(begins, 0.0, self.wait_s) if has_sessions else None,
-            sessions=np.array(made.sessions, dtype=np.int64),
+            sessions=np.array(prompts.sessions, dtype=np.int64),
             clients=self.settings.get("clients") or None,
             has_rounds=bool(self.settings.get("barrier")),
         )
