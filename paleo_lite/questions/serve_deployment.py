@@ -50,7 +50,7 @@ class Resolved(NamedTuple):
         """Return the deployment on the first device, which decodes only if there is a prefill pool."""
         import msgspec
 
-        from ..serving.tiers import make_stores
+        from ..serving.prefix_cache import make_stores
 
         deployment = self.deployments.make(
             self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill

@@ -51,7 +51,7 @@ Qwen2.5 7B with adapters, prompts of 2,048 tokens and answers of 256, has 11.4% 
 """
 
 LINK_BYTES_PER_S = 43e9
-"""Bytes that a device reads from the host's memory per second, as a tier of the prefix cache (`serving/tiers.py`)."""
+"""Bytes that a device reads from the host's memory per second, as a tier of the `prefix_cache`."""
 
 
 class Adapters(msgspec.Struct, frozen=True):

@@ -46,10 +46,10 @@ from .pools import (
     run_split,
     simulate,
 )
+from .prefix_cache import CacheStore
 from .requests import Traffic
 from .routers import ROUND_ROBIN
 from .startup import START_FACTOR, StartTime, estimate_start
-from .tiers import CacheStore
 from .timed_engine import TimedEngine
 from .timer import Timer, tabulate
 

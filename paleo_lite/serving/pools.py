@@ -22,11 +22,10 @@ from .fleet import Fleet, Stage
 from .iteration_times import IterationTimes
 from .options import SimulationOptions
 from .outcomes import Outcome
-from .prefix_cache import BlocksOfRequests, Tier
+from .prefix_cache import BlocksOfRequests, CacheStore, Tier
 from .requests import Traffic
 from .routers import ROUND_ROBIN, ROUTERS
 from .simulator import Replica
-from .tiers import CacheStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

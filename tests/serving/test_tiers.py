@@ -1,4 +1,7 @@
-"""Tiers of the prefix cache: what goes where, what is found there, and what reading costs."""
+"""Tiers of the prefix cache: what goes where, what is found there, and what reading costs.
+
+Tests: serving/prefix_cache.py.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import PaleoError
-from paleo_lite.serving.prefix_cache import Tier
-from paleo_lite.serving.tiers import STORES, make_stores
+from paleo_lite.serving.prefix_cache import STORES, Tier, make_stores
 
 # 20 users x 27 rounds would be too slow: the cache of one H100 with little memory for it overflows in the same way.
 OVERFLOWING: dict[str, Any] = {
