@@ -13,10 +13,11 @@ from ..timing.power import MIN_FRACTION
 from ..units import format_hours, format_si
 from .cache import fixed_cache_note
 from .deployment import Deployment, PreparedDeployment
-from .drafting import drafting_notes
 from .elastic import Elasticity
+from .options import Speculation
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
+from .timed_engine import undivided_iteration_s
 
 EXPERTS_WITHOUT_ADAPTERS = "LoRA adapters are those of attention and of dense layers: of experts none are modelled"
 
@@ -201,3 +202,41 @@ def mean_context(traffic: Traffic) -> float:
     """Return the mean tokens in the cache of a sequence over all its decode iterations."""
     contexts = traffic.input_tokens + traffic.output_tokens / 2
     return float(np.average(contexts, weights=traffic.output_tokens))
+
+
+def most_sequences_that_pay(prepared: PreparedDeployment, context: float) -> int:
+    """Return the largest number of sequences at which drafting decodes faster than one token per iteration does.
+
+    At few sequences the weights are read once for all drafted tokens; at many the products limit, and tokens that are
+    not accepted take their time from others. 0 if drafting never pays.
+    """
+    times, engine, options = prepared.at_level("expected")
+    speculation = options.speculation
+    largest = 0
+    for sequences in _batches(engine.max_sequences):
+        cached = sequences * context
+        plain_s = undivided_iteration_s(times, engine, Speculation(), sequences, cached)
+        drafting_s = undivided_iteration_s(times, engine, speculation, sequences, cached)
+        if drafting_s / speculation.tokens_per_iteration < plain_s:
+            largest = sequences
+    return largest
+
+
+def _batches(largest: int) -> list[int]:
+    """Return numbers of sequences up to the largest one, in steps of 12%."""
+    batches = [1]
+    while batches[-1] < largest:
+        batches.append(min(max(batches[-1] + 1, round(1.12 * batches[-1])), largest))
+    return batches
+
+
+def drafting_notes(prepared: PreparedDeployment, context: float) -> tuple[str, ...]:
+    """Return notes on the batch size up to which drafting is faster; none with pipeline parallelism."""
+    if not prepared.deployment.options.speculation.draft_length or prepared.tables.pipeline > 1:
+        return ()
+    most = most_sequences_that_pay(prepared, context)
+    if not most:
+        return ("drafting does not pay at any number of sequences: leave `--speculation` out",)
+    if most >= prepared.engine.max_sequences:
+        return (f"drafting pays up to the {most:,} sequences that run at the same time in a replica",)
+    return (f"drafting pays up to about {most:,} sequences per replica; more of them decode faster without it",)

@@ -20,12 +20,12 @@ from ..errors import DoesNotFit
 from .cache import CacheRoom
 from .candidates import Criteria, DraftChoice, PrefillChoice
 from .deployment import HANDOVER_ENDS, Deployment, PreparedDeployment
-from .drafting import decode_iteration_s
 from .iteration_times import IterationTimes
 from .options import Speculation
 from .pools import simulate
 from .requests import Demand, Traffic
 from .slo import Objective
+from .timed_engine import undivided_iteration_s
 
 SIMULATED_PAIRS = 24
 """Pairs of pools that are simulated at most: half of them the best by the ranking, half along the front."""
@@ -113,7 +113,7 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Return the seconds per token of an iteration that decodes so many sequences."""
         context = float(self.sample.input_tokens.mean() + self.sample.output_tokens.mean() / 2)
         tables, engine, options = self.with_draft(draft).at_level(level)
-        iteration_s = decode_iteration_s(tables, engine, options.speculation, sequences, sequences * context)
+        iteration_s = undivided_iteration_s(tables, engine, options.speculation, sequences, sequences * context)
         return iteration_s / options.speculation.tokens_per_iteration
 
     def tokens_per_iteration(self, draft: DraftChoice | None) -> float:

@@ -1,4 +1,4 @@
-"""An engine with the tables of its iterations, and the time of one of them."""
+"""The time of an iteration of an engine, from the tables of its iterations, with its host and its drafts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,26 @@ from typing import NamedTuple
 
 from ..engines.records.record import Server
 from .iteration_times import IterationTimes, Round, round_time_s
-from .options import SimulationOptions
+from .options import SimulationOptions, Speculation
+
+
+def undivided_iteration_s(
+    times: IterationTimes,
+    engine: Server,
+    speculation: Speculation,
+    decoding: int,
+    cached_tokens: float,
+    chunks: Sequence[tuple[int, int]] = (),
+    completed: int = 0,
+    ranks: Sequence[int] = (),
+) -> float:
+    """Return the time of an iteration without a pipeline, with its drafts and the host."""
+    # Every attention group has a sampler of its own.
+    time_s = engine.overhead_s + engine.sequence_overhead_s * -(-decoding // times.attention_data)
+    time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, speculation.draft_length + 1, ranks)
+    if speculation.draft is not None and decoding:
+        time_s += speculation.draft_passes * speculation.draft.iteration_s(decoding, cached_tokens)
+    return time_s
 
 
 class TimedEngine(NamedTuple):
@@ -29,16 +48,10 @@ class TimedEngine(NamedTuple):
     ) -> float:
         """Return the time of one iteration, with pipeline parallelism of one round."""
         times, engine, speculation = self.times, self.engine, self.options.speculation
-        drafted = speculation.draft_length + 1
         if times.pipeline > 1:
             batch_tokens = min(engine.chunked_prefill or engine.max_batched_tokens, engine.max_batched_tokens)
-            work = Round(decoding, cached_tokens, drafted, chunks, completed)
+            work = Round(decoding, cached_tokens, speculation.draft_length + 1, chunks, completed)
             return round_time_s(
                 times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
             )
-        # Every attention group has a sampler of its own.
-        time_s = engine.overhead_s + engine.sequence_overhead_s * -(-decoding // times.attention_data)
-        time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted, ranks)
-        if speculation.draft is not None and decoding:
-            time_s += speculation.draft_passes * speculation.draft.iteration_s(decoding, cached_tokens)
-        return time_s
+        return undivided_iteration_s(times, engine, speculation, decoding, cached_tokens, chunks, completed, ranks)

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .candidates import Candidate, Criteria, DraftChoice
-from .drafting import decode_iteration_s
 from .requests import Demand
 from .slo import Objective
 from .splits import ESTIMATE_TOLERANCE, PoolEstimate, may_meet
+from .timed_engine import undivided_iteration_s
 
 WIDE_DEGREES = (16, 32, 64)
 """Devices of a replica that are tried."""
@@ -77,7 +77,7 @@ def _token_s(pool: PoolEstimate, limit: int, level: str, draft: DraftChoice | No
     )
     ended = limit * speculation.tokens_per_iteration / answer_tokens  # answers that end in an iteration
     cached_tokens = limit * (prompt_tokens + answer_tokens / 2)
-    decoding_s = decode_iteration_s(tables, engine, speculation, limit, cached_tokens)
+    decoding_s = undivided_iteration_s(tables, engine, speculation, limit, cached_tokens)
     prompt = (round(options.prefix_hit_rate * prompt_tokens), round(prompt_tokens))
     most = max(int(engine.max_batched_tokens / prompt_tokens), 1)  # prompts that are computed together
     decoded = limit if engine.mixes_phases else 0  # beside prompts

@@ -1,4 +1,7 @@
-"""Speculative decoding: acceptance by position, and the load up to which it pays."""
+"""Speculative decoding: acceptance by position, and the load up to which it pays.
+
+Tests: serving/options.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.serving.deployment import Deployment
-from paleo_lite.serving.drafting import most_sequences_that_pay
+from paleo_lite.serving.notes import most_sequences_that_pay
 from paleo_lite.serving.options import SimulationOptions, Speculation, make_speculation
 from paleo_lite.serving.requests import Lengths, generate_traffic
 

@@ -1,6 +1,6 @@
 """Split pools: whom requests wait for, what is transferred, and what is refused.
 
-Tests: serving/fleet.py, serving/prefill_pool.py, serving/options.py.
+Tests: serving/fleet.py, serving/prefill_pool.py.
 """
 
 from __future__ import annotations
