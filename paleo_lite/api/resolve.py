@@ -157,11 +157,11 @@ def _choose_engine(
     evidence: EvidenceCalibration | None,
 ) -> UnderEngine | None:
     """Return the engine whose kernels are timed; None where the layers are."""
-    engine_options = (question.execution, question.policy, question.kv_cache, question.expert_load)
-    if question.phase not in GENERATION_PHASES and not any(engine_options):
+    says_of_engine = (question.execution, question.policy, question.kv_cache, question.expert_load)
+    if question.phase not in GENERATION_PHASES and not any(says_of_engine):
         return None
     from ..engines.routing import parse_expert_load  # for text only, to keep the cold start of others fast
-    from ..serving.engine_model import asks_for_layers, choose_engine
+    from ..serving.engine_model import EngineOptions, asks_for_layers, choose_engine
 
     usual = Machine.single_device(device)
     asked_machine = Machine.single_device(device, question.clock, question.unit)
@@ -169,17 +169,9 @@ def _choose_engine(
     other_rates = None if has_usual_rates else asked_machine
     of_layers = None if evidence is not None else question.calibration
     asks = asks_for_layers(question.time_model, question.ppp, of_layers, question.attention, other_rates)
-    return choose_engine(
-        network,
-        device,
-        question.phase,
-        precision,
-        execution=question.execution,
-        policy=question.policy,
-        kv_cache=question.kv_cache,
-        expert_load=None if question.expert_load is None else parse_expert_load(question.expert_load),
-        is_by_layers=is_by_layers or asks,
-    )
+    expert_load = None if question.expert_load is None else parse_expert_load(question.expert_load)
+    options = EngineOptions(question.execution, question.policy, question.kv_cache, expert_load)
+    return choose_engine(network, device, question.phase, precision, options, is_by_layers=is_by_layers or asks)
 
 
 def default_execution(phase: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -39,17 +39,23 @@ if TYPE_CHECKING:
     from ..timing.memory import Memory
 
 
+class EngineOptions(NamedTuple):
+    """What a question says of an engine and of its kernels; None where it says nothing."""
+
+    # An engine of `KERNEL_ENGINES`, or how layers are fused, which asks for the times of layers.
+    execution: str | None = None
+    policy: str | None = None  # the engine, where no execution is given
+    kv_cache: str | None = None  # format of the KV cache; None: the precision, but at least 16 bits
+    expert_load: float | None = None  # exponent of the popularity of experts
+
+
 def choose_engine(
     network: Network,
     device: Device,
     phase: str,
     precision: str,
+    options: EngineOptions | None = None,
     *,
-    # An engine of `KERNEL_ENGINES`, or how layers are fused, which asks for the times of layers.
-    execution: str | None = None,
-    policy: str | None = None,  # the engine, where no execution is given
-    kv_cache: str | None = None,  # format of the KV cache; None: the precision, but at least 16 bits
-    expert_load: float | None = None,  # exponent of the popularity of experts
     # Whether something else asks for the times of layers: a time model, a calibration, a locked clock.
     is_by_layers: bool = False,
 ) -> UnderEngine | None:
@@ -59,6 +65,7 @@ def choose_engine(
     decode of a network from a config, on NVIDIA's GPUs from Ampere on, in 16 bits and fewer. Raise BadValue if
     something is asked of an engine where no kernels are timed.
     """
+    execution, policy, kv_cache, expert_load = options or EngineOptions()
     if policy in ENGINES and policy not in KERNEL_ENGINES:
         raise BadValue(f"`--engine {policy}` is for `serve` and `local`, which place its layers")
     names_engine = execution in KERNEL_ENGINES
@@ -70,13 +77,13 @@ def choose_engine(
         name = execution if execution is not None else policy or USUAL_ENGINE
         load = UNIFORM if expert_load is None else expert_load
         return UnderEngine(name, choose_cache_format(kv_cache, precision), load)
-    asked = {
+    is_asked_by_option = {
         f"--engine {execution}": names_engine,
         "--engine": policy is not None,
         "--kv-cache": kv_cache is not None,
         "--expert-load": expert_load is not None,
     }
-    for option, is_asked in asked.items():
+    for option, is_asked in is_asked_by_option.items():
         if is_asked and not is_generating:
             raise BadValue(f"`{option}` is for `--phase prefill` and `decode`, not for {phase}")
         if is_asked and names_engine:
