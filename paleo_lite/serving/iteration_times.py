@@ -159,6 +159,11 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
         return narrowed
 
     @cached_property
+    def simulations(self) -> list[Any]:
+        """Simulations with these tables that are kept (`paleo_lite.serving.pools.keep`)."""
+        return []
+
+    @cached_property
     def _low(self) -> IterationTimes:
         return self.times_factors(self.relative_low)
 

@@ -157,10 +157,10 @@ def keep(traffic: Traffic, times: IterationTimes, conditions: tuple[Any, ...], r
 
     A question that is asked again, advice, and the search for the highest rate repeat simulations.
     """
-    kept: list[_Kept] = times.__dict__.setdefault("_simulated", [])
-    for known in kept:
-        if known.conditions == conditions and known.traffic.is_same(traffic):
-            result: Result = known.result
+    kept: list[_Kept] = times.simulations
+    for earlier in kept:
+        if earlier.conditions == conditions and earlier.traffic.is_same(traffic):
+            result: Result = earlier.result
             return result
     result = run()
     if len(traffic) <= LARGEST_KEPT:
