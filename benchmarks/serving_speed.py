@@ -8,8 +8,9 @@ from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.placement import ModelOnDevice
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.requests import generate_traffic
 
 from .turns import Turns
 

@@ -277,7 +277,8 @@ def _advised_command(question: Serve, best: Candidate) -> str:
 
 def _demand(question: Serve) -> Demand:
     """Return the requests that are asked for."""
-    from ..serving.requests import Demand, parse_lengths, parse_rate
+    from ..serving.lengths import parse_lengths
+    from ..serving.requests import Demand, parse_rate
 
     options: Any = question
     return Demand(

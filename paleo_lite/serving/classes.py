@@ -17,8 +17,9 @@ import numpy as np
 
 from ..errors import BadQuantity, BadValue
 from ..units import LARGEST, format_si, parse_quantity
+from .lengths import Lengths, parse_lengths
 from .outcomes import Outcome, request_latencies, share_within, summarize
-from .requests import Lengths, Traffic, parse_lengths
+from .requests import Traffic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -36,7 +36,7 @@ from paleo_lite.questions.values import (
     SplitProportions,
     WholeNumber,
 )
-from paleo_lite.serving.requests import parse_lengths
+from paleo_lite.serving.lengths import parse_lengths
 
 
 def commands(group=main, words=()):

@@ -14,7 +14,8 @@ import paleo_lite as pl
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.adapters import AdapterSlots, with_adapters
-from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import Traffic, generate_traffic
 
 NETWORK = "llama-3.1-8b"
 

@@ -13,8 +13,9 @@ import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.serving.admission import Admission, parse_admission
 from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pools import Simulated
-from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.serving.requests import Traffic, generate_traffic
 
 SERVER: dict[str, Any] = {
     "gpu": "h100-sxm", "engine": "sglang", "max_sequences": 32, "output_tokens": 256, "num_requests": 400,

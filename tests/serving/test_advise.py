@@ -27,7 +27,8 @@ from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.advise import _batch_limits, choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, rank
-from paleo_lite.serving.requests import Demand, Lengths, generate_traffic
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import Demand, generate_traffic
 from paleo_lite.serving.saturation import saturate
 from paleo_lite.serving.slo import Missed, Objective
 from paleo_lite.serving.splits import PoolEstimate

@@ -15,7 +15,8 @@ from paleo_lite.errors import BadValue
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.classes import RequestClass, parse_classes, with_classes
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import generate_traffic
 
 NETWORK = "llama-3.1-8b"
 

@@ -11,9 +11,10 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.notes import most_sequences_that_pay
 from paleo_lite.serving.options import SimulationOptions, Speculation, make_speculation
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.requests import generate_traffic
 
 PUBLISHED = (0.7568, 0.6011, 0.4976, 0.4113, 0.3538, 0.2980, 0.2608, 0.2229)
 """Shares of a model with 8 drafted tokens (vLLM, GSM8K with 64 users), which yield 4.40 tokens per iteration."""

@@ -12,8 +12,9 @@ from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.candidates import published_drafts
 from paleo_lite.serving.drafts import HEADS, PUBLISHED, acceptance_of
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.options import Speculation
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.requests import generate_traffic
 
 R1: dict[str, Any] = {
     "gpu": "b200", "tensor": 8, "precision": "fp8", "weights": "nvfp4", "kv_cache": "fp8", "engine": "tensorrt-llm",

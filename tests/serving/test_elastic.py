@@ -16,8 +16,9 @@ from paleo_lite.errors import BadValue
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.elastic import Count, Life, count_lives, paid_seconds
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pools import Simulated
-from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.startup import CAPTURE_S_PER_LAYER, COMPILE_S_PER_LAYER, PROGRAM_S, START_FACTOR, STARTS
 from paleo_lite.serving.workloads import parse_workload
 

@@ -15,7 +15,8 @@ import paleo_lite as pl
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.adapters import with_adapters
 from paleo_lite.serving.deployment import LEVELS
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import generate_traffic
 
 
 @pytest.mark.parametrize(

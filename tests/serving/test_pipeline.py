@@ -13,9 +13,10 @@ from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.errors import BadValue
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import Deployment, timer_of
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pipeline import PipelineStages, connect_stages, send_time_s, split_blocks, stage_workloads
 from paleo_lite.serving.placement import ModelOnDevice
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.serving.timer import tabulate
 from paleo_lite.timing.memory import model_bytes
 

@@ -18,8 +18,9 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.deployment import LEVELS, Deployment
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pools import run_pool
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.requests import generate_traffic
 
 COMMON: dict[str, Any] = {"gpu": "h100-sxm", "input_tokens": 1000, "output_tokens": 50, "num_requests": 40}
 

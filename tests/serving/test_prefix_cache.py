@@ -16,8 +16,9 @@ import paleo_lite as pl
 from measured import DATA
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.prefix_cache import PrefixCache, PrefixesOfRequests, prefix_hit_rate
-from paleo_lite.serving.requests import Lengths, generate_traffic, read_trace
+from paleo_lite.serving.requests import generate_traffic, read_trace
 
 SERVER = {"network": "llama-3.2-1b", "gpu": "a100-sxm-80gb"}
 

@@ -1,4 +1,7 @@
-"""Traffic: distributions, seeds, traces, and messages about bad values."""
+"""Traffic: distributions, seeds, traces, and messages about bad values.
+
+Tests: serving/requests.py, serving/lengths.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import numpy as np
 import pytest
 
 from paleo_lite.errors import BadFile, BadValue, UnknownName
-from paleo_lite.serving.requests import Lengths, generate_traffic, parse_lengths, read_trace
+from paleo_lite.serving.lengths import Lengths, parse_lengths
+from paleo_lite.serving.requests import generate_traffic, read_trace
 
 
 def test_lengths_are_numbers_distributions_or_data_sets() -> None:

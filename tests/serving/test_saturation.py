@@ -12,7 +12,8 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.deployment import Deployment
-from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.saturation import _begin_anywhere, _repeat_sessions, in_progress, saturate
 from paleo_lite.serving.workloads import parse_workload
 

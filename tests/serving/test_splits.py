@@ -18,7 +18,8 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.answers import Serving
-from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.saturation import saturate
 from paleo_lite.serving.splits import PoolEstimate, _fill
 

@@ -12,7 +12,8 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.questions.serve_deployment import make_deployment
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.serving.steady import MeasuredSpan, steady_span, whole_span, work_in
 
 ALONE: dict[str, Any] = {"gpu": "h100-sxm", "input_tokens": 1024, "output_tokens": 256}

@@ -17,7 +17,8 @@ from paleo_lite.engines.records.record import GREEDY, NUCLEUS
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.energy import drawn_by, served_activity
 from paleo_lite.serving.iteration import with_fitted_host
-from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.timing.activity import Activity
 from paleo_lite.timing.energy import EnergyModel
 

@@ -22,8 +22,9 @@ from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.deployment import LEVELS
 from paleo_lite.serving.drafts import acceptance_of
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.outcomes import request_latencies
-from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.timing.intervals import Z_90
 
 from ..columns import GROUP_COLUMNS, GroupErrors
