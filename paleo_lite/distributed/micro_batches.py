@@ -59,6 +59,7 @@ def larger_micro_batch_note(
     settings: Settings,
     row: ScaleRow,
     *,
+    states_size: bool,  # whether the size of micro-batches is asked for, and not their number
     fixes_batch: bool,  # whether the batch of all devices is asked for
     cluster: Cluster | None,  # knowledge of similar clusters
 ) -> str | None:
@@ -69,17 +70,18 @@ def larger_micro_batch_note(
     if parallel.of_batch(row.batch_size, row.workers).micro_batch_size > 1:
         return None
 
+    changes_size = states_size or not parallel.micro_batches
+
     def attempt(size: int, batch_size: int) -> Trial:
         changed = settings
-        if not parallel.micro_batches:
-            changed = msgspec.structs.replace(
-                settings, parallel=msgspec.structs.replace(parallel, micro_batch_size=size)
-            )
+        if changes_size:
+            larger = msgspec.structs.replace(parallel, micro_batch_size=size, micro_batches=0)
+            changed = msgspec.structs.replace(settings, parallel=larger)
         step = predict_step(job, topology, changed, batch_size, row.strategy, cluster)
         fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(job.machine.device)
         return Trial(fits, batch_size / float(step.time_s))
 
-    if not parallel.micro_batches:
+    if changes_size:
         samples_per_replica = row.batch_size // max(row.workers // parallel.devices_per_replica, 1)
         sizes = (size for size in MICRO_BATCHES_TRIED if samples_per_replica % size == 0)
         return find_faster_micro_batch(

@@ -34,14 +34,21 @@ class _Change(NamedTuple):
     training: dict[str, object]  # fields of the options of training
 
 
-def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch: int) -> str:
+def fitting_note(
+    job: Job,
+    topology: Topology,
+    settings: Settings,
+    global_batch: int,
+    cluster: Cluster | None = None,  # knowledge of similar clusters
+) -> str:
     """Return the note that says which changes of a step, alone or two together, make it fit, the fastest first."""
     available_bytes = usable_bytes(job.machine.device)
     config = settings.parallel or ParallelConfig()
     changes = list(_possible_changes(job, config, topology, global_batch))
     pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
     pairs = [(change, other) for change, other in pairs if not change.parallel.keys() & other.parallel.keys()]
-    tried: list[tuple[float, float, str]] = []
+    fitting: list[tuple[float, float, str]] = []
+    too_large_bytes: list[float] = []
     enough: set[str] = set()  # options that need no other one
     for together in [*((change,) for change in changes), *pairs]:
         if any(change.option in enough for change in together):
@@ -54,24 +61,27 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
                 training = msgspec.structs.replace(job.workload.options, **options)
                 changed = Job(job.workload.with_changes(training=training), job.machine, job.model)
             changed_settings = msgspec.structs.replace(settings, parallel=msgspec.structs.replace(config, **parallel))
-            step = predict_step(changed, topology, changed_settings, global_batch, "3d")
+            memory_bytes = predict_step(changed, topology, changed_settings, global_batch, "3d").memory_bytes
         except PaleoError:  # the change is incompatible with the network, the batch or the other options
             continue
-        if step.memory_bytes is not None:
-            name = " ".join(change.option for change in together)
-            tried.append((float(step.time_s), float(step.memory_bytes), name))
-            if step.memory_bytes <= available_bytes:
-                enough.add(name)
-    fitting = sorted(attempt for attempt in tried if attempt[1] <= available_bytes)
+        if memory_bytes is None:
+            continue
+        if memory_bytes > available_bytes:
+            too_large_bytes.append(float(memory_bytes))
+            continue
+        step = predict_step(changed, topology, changed_settings, global_batch, "3d", cluster)
+        name = " ".join(change.option for change in together)
+        fitting.append((float(step.time_s), float(memory_bytes), name))
+        enough.add(name)
     if fitting:
         shown = [
             f"`{name}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"
-            for time_s, memory, name in fitting[:_MOST_SHOWN]
+            for time_s, memory, name in sorted(fitting)[:_MOST_SHOWN]
         ]
         return f"fits with {', or '.join(shown)}; `--advise time` compares more divisions"
     least = ""
-    if tried:
-        least = f" (the least is {format_si(min(memory for _, memory, _ in tried), 'B', 3)})"
+    if too_large_bytes:
+        least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})"
     return (
         "it does not fit with any two of smaller micro-batches, recomputation, sharding, tensor parallelism and "
         f"offloading: use more devices{least}"
@@ -83,13 +93,16 @@ def _possible_changes(job: Job, config: ParallelConfig, topology: Topology, glob
     workers, node = topology.workers, topology.devices_per_node
     if config.recompute not in ("full", "offload"):
         yield _Change("--recompute full", {"recompute": "full", "recompute_modules": ()}, {})
+    # What divides replicas has other defaults than they have: the stack is stated, and micro-batches have one sample.
+    execution = "" if config.execution == ParallelConfig().execution else f" --execution {config.execution}"
+    defaults: dict[str, object] = {"micro_batches": 0, "micro_batch_size": 1} if config.micro_batches == 1 else {}
     if config.zero_stage < 3 and workers > config.tensor * config.pipeline * config.context:
-        yield _Change("--strategy full-shard", {"sharding": "full-shard"}, {})
+        yield _Change(f"--strategy full-shard{execution}", {"sharding": "full-shard", **defaults}, {})
     tensor = min(node, workers)
     if config.tensor < tensor:
         yield _Change(
-            f"--tensor {tensor} --communication sequence-parallel=yes",
-            {"tensor": tensor, "sequence_parallel": True},
+            f"--tensor {tensor} --communication sequence-parallel=yes{execution}",
+            {"tensor": tensor, "sequence_parallel": True, **defaults},
             {},
         )
     micro_batch = config.micro_batch_size

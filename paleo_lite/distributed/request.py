@@ -51,6 +51,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
     price_of: str | None = None
     facility: Facility | None = None
     names_micro_batch: bool = False  # whether a note names a larger micro-batch that fits and is faster
+    states_micro_batch: bool = False  # whether the size of micro-batches is asked for
 
     def worker_counts(self) -> list[int]:
         """Return the numbers of workers; an empty list stands for all devices of the topology.

@@ -127,6 +127,7 @@ def predict_scaling(
         topology.with_workers(last_row.workers),
         settings,
         last_row,
+        states_size=request.states_micro_batch,
         fixes_batch=request.scaling == "strong",
         cluster=cluster,
     )
@@ -203,7 +204,7 @@ def _predict_rows(
         return rows
     if all(row.fits is False for row in rows):
         last_row = rows[-1]
-        note = fitting_note(job, topology.with_workers(last_row.workers), settings, last_row.batch_size)
+        note = fitting_note(job, topology.with_workers(last_row.workers), settings, last_row.batch_size, cluster)
         rows[-1] = msgspec.structs.replace(last_row, notes=(note, *last_row.notes))
     last_row = rows[-1]
     faster = balance_note(job, topology.with_workers(last_row.workers), settings, last_row, cluster)

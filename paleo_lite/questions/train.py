@@ -198,6 +198,7 @@ def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable
         raise BadValue("`train` needs a network, such as llama-3-8b or resnet50")
     if question.batch_size is not None and question.global_batch_size is not None:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
+    states_micro_batch = question.micro_batch is not None
     question = _with_micro_batches(question)
     if question.advise is not None and question.workers is None and question.platform is None:
         raise BadValue(
@@ -209,7 +210,7 @@ def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable
     if question.within is None:
         if not _asks_for_devices(question):
             return _answer_one(question)
-        return answer_for_devices(question, names_micro_batch)
+        return answer_for_devices(question, names_micro_batch=names_micro_batch, states_micro_batch=states_micro_batch)
     if question.advise is not None:
         raise BadValue("give only one of `--within`, which compares numbers of devices, and `--advise`, which has one")
     if question.workers is None and question.platform is None:

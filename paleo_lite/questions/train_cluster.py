@@ -22,8 +22,13 @@ if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
 
 
-def answer_for_devices(question: Any, names_micro_batch: bool = False) -> ScaleTable:
-    """Return the table over numbers of devices, with a note on larger micro-batches where one is asked for."""
+def answer_for_devices(
+    question: Any,
+    *,
+    names_micro_batch: bool = False,  # whether a note names a larger micro-batch that is faster
+    states_micro_batch: bool = False,  # whether the size of micro-batches was asked for
+) -> ScaleTable:
+    """Return the table over numbers of devices."""
     from ..api.scaling import predict_cluster
 
     if question.batch_size == FIT:
@@ -33,7 +38,9 @@ def answer_for_devices(question: Any, names_micro_batch: bool = False) -> ScaleT
     if revision is not None:
         return _reproduce_paleo(question, revision)
     network_question, request, settings = asked_of_cluster(question)
-    request = msgspec.structs.replace(request, names_micro_batch=names_micro_batch)
+    request = msgspec.structs.replace(
+        request, names_micro_batch=names_micro_batch, states_micro_batch=states_micro_batch
+    )
     return predict_cluster(network_question, request, settings)
 
 

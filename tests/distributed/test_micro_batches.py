@@ -23,6 +23,7 @@ IN_TENSORS = {"network": "gpt3-1.3b", "platform": "dgx-a100", "workers": 8, "ten
         {"network": "gpt2", "gpu": "a100-sxm-80gb"},
         {"network": "gpt2", "gpu": "a100-sxm-80gb", "batch_size": 2, "accumulation": 2},
         {"network": "gpt2", "gpu": "a100-sxm-80gb", "workers": 1},
+        {"network": "gpt2", "gpu": "a100-sxm-80gb", "workers": 2, "batch_size": 16, "micro_batch": 1},
         IN_TENSORS,
     ],
 )  # fmt: skip

@@ -15,6 +15,30 @@ def _remedies(**options: object) -> list[str]:
     return [note for note in table.rows[-1].notes if "fit" in note and "workers" not in note]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"platform": "dgx-h100", "workers": 8, "sequence_length": 8192, "batch_size": 8},
+        {"gpu": "l40s", "link": "pcie4-x16", "workers": 4, "batch_size": 8, "accumulation": 4, "sequence_length": 1024},
+        {"gpu": "rtx4090", "link": "pcie4-x16", "workers": 8, "sequence_length": 2048, "strategy": "full-shard"},
+    ],
+    ids=["one micro-batch", "accumulation", "sharded"],
+)
+def test_changes_take_the_time_and_memory_that_the_note_states(asked: dict[str, Any]) -> None:
+    """Given as the note writes them, also over links that reach less than their data sheet."""
+    (row,) = pl.train("llama-3.1-8b", precision="bf16", **asked).rows
+    (note,) = [note for note in row.notes if note.startswith("fits with")]
+    stated = re.findall(r"`([^`]+)` \(([\d.]+) GB and ([\d.]+) (m?)s per step\)", note)
+    assert len(stated) == 3
+    for options, memory_gb, time_s, milli in stated:
+        words = options.split()
+        named = {name.strip("-").replace("-", "_"): value for name, value in zip(words[::2], words[1::2])}
+        (changed,) = pl.train("llama-3.1-8b", precision="bf16", **{**asked, **named}).rows
+        assert changed.fits
+        assert changed.memory_bytes / 1e9 == pytest.approx(float(memory_gb), rel=5e-3)
+        assert changed.time_s == pytest.approx(float(time_s) * (1e-3 if milli else 1), rel=5e-3)
+
+
 def test_the_note_names_changes_that_do_fit() -> None:
     """The option that it names first, given as it is written, fits and needs what the note says."""
     (note,) = _remedies(workers=8, strategy="full-shard")
