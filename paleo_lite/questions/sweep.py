@@ -153,8 +153,10 @@ def _question_space(kind: QuestionKind, question: Any) -> QuestionSpace:
 
 def _samples_of_rows(kind: str, question: Any) -> float | None:
     """Return the number of samples that hours and costs of rows refer to; None for the amount of the question."""
+    if kind in ("serve", "local", "rl"):
+        return None
     has_amount = any(getattr(question, name, None) is not None for name in ("samples", "tokens"))
-    return None if has_amount or kind in ("serve", "local", "rl") else 1e6
+    return None if has_amount else 1e6
 
 
 def _as_text(value: Any) -> Any:

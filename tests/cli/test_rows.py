@@ -133,3 +133,8 @@ def test_columns_of_a_foreign_file_are_no_headings(tmp_path) -> None:
     path.write_text("\n".join(rows) + "\n")
     page = run("best", path, "--minimise", "time_s")
     assert "recompute" in page and "full" in page and "\x1b" not in page and "[31m" not in page
+
+
+def test_rows_over_the_samples_of_a_prompt() -> None:
+    page = run("rl", "qwen3-8b", "--gpu", "h100-sxm", "--workers", "8", "--samples-per-prompt", "8,16", "--dry-run")
+    assert "2 combinations" in page
