@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import BadValue
 from ..machines import Device, Price
 from ..machines.prices import choose_price
+from ..units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     from ..timing.facility import Facility
@@ -107,7 +108,8 @@ def check_site_columns(names: Iterable[str], facility: Facility | None) -> None:
 def with_site(rows: Any, facility: Facility | None) -> Any:
     """Return a record batch of pyarrow with the columns of `site_columns`; without a facility nothing is added.
 
-    They are those of the energy in the row: of its samples, or of a million output tokens of a server.
+    They are those of the energy in the row: of its samples, of a million output tokens of a server, or else of the time
+    in the row.
     """
     if facility is None:
         return rows
@@ -121,9 +123,13 @@ def with_site(rows: Any, facility: Facility | None) -> Any:
         devices_j = rows.column("joules_per_million_output_tokens")
         device_seconds = pc.divide(pc.multiply(rows.column("devices"), _TOKENS), rows.column("output_tokens_per_s"))
     else:
-        devices_j = pc.multiply(rows.column("kwh"), JOULES_PER_KWH)
+        if "kwh" in names:
+            devices_j = pc.multiply(rows.column("kwh"), JOULES_PER_KWH)
+            seconds = pc.multiply(rows.column("hours"), SECONDS_PER_HOUR)
+        else:  # a step of reinforcement learning, or a token on one's own machine
+            devices_j, seconds = rows.column("energy_j"), rows.column("time_s")
         devices = rows.column("devices" if "devices" in names else "workers")
-        device_seconds = pc.multiply(pc.multiply(rows.column("hours"), 3600.0), devices)
+        device_seconds = pc.multiply(seconds, devices)
     site = facility.site_energy(_numbers(devices_j), _numbers(device_seconds))
     values = dict(zip(SITE_COLUMNS, (site.energy_j / JOULES_PER_KWH, site.usd, site.co2_g), strict=True))
     for name in site_columns(facility):

@@ -173,6 +173,13 @@ def test_energy_at_the_meter_of_servers() -> None:
     assert "co2_g" not in added.schema.names
 
 
+def test_energy_at_the_meter_of_a_step() -> None:
+    """A step of 10 s on four devices: 40 seconds of a device at 100 W of host are 4 kJ beside the 20 kJ of devices."""
+    row = {"time_s": [10.0], "energy_j": [20e3], "devices": [4]}
+    added = with_site(pa.RecordBatch.from_pydict(row), make_facility(None, None, 1.5, "100 W"))
+    assert added.column("site_kwh").to_pylist() == pytest.approx([1.5 * 24e3 / 3.6e6])
+
+
 def test_files_that_are_no_sweeps(tmp_path) -> None:
     path = tmp_path / "sweep.parquet"
     with pytest.raises(BadFile, match=r"sweep\.parquet: cannot be read"):
