@@ -8,12 +8,13 @@ from typing import Any
 
 from ..serving.answers import Serving
 from ..serving.price_basis import PricedDevice, describe_prices
-from ..sweeps.best import Best, column_label
+from ..sweeps.best import Best
 from ..sweeps.chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from ..sweeps.comparison import Comparison, are_steps
 from ..sweeps.questions import OPTION_COLUMNS
 from ..sweeps.rows import COLUMNS as ANSWER_COLUMNS
 from ..sweeps.run import AnySpace, Sweep
+from ..sweeps.words import column_label
 from ..text import format_plural
 from ..units import format_rate, format_si
 from .answers import common_notes
@@ -110,7 +111,7 @@ def _knee_facts(best: Best, columns: dict[str, Column], shared: Sequence[str]) -
     changes = []
     for name in best.columns:
         change = knee[name] / best.rows[0][name] - 1
-        changes.append(f"{abs(change):.1%} {'more' if change > 0 else 'less'} {column_label(name)}")
+        changes.append(f"{abs(change):.1%} {'more' if change > 0 else 'less'} {column_label(name, knee)}")
     return [("knee", f"{setting}: {' and '.join(changes)} than the first row")]
 
 

@@ -23,6 +23,7 @@ from .columns import SITE_COLUMNS, check_site_columns, site_columns, with_site
 from .rows import COLUMNS, INTEGERS, STRINGS
 from .run import without_dictionaries
 from .where import columns_of_numbers, find_column, parse_where
+from .words import column_label, describe_amount
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,52 +49,8 @@ LARGER_IS_BETTER = (
 )
 """Columns that a Pareto front maximises; it minimises all others."""
 
-COLUMN_LABELS = {
-    "time_s": "step time",
-    "low_s": "lower end of the step time (90%)",
-    "high_s": "upper end of the step time (90%)",
-    "bound_s": "step time by the data sheet",
-    "throughput_per_s": "samples per second",
-    "time_per_image_s": "time of a picture or video",
-    "memory_bytes": "memory",
-    "exposed_s": "exposed communication",
-    "speedup": "speed-up",
-    "energy_j": "energy of a step",
-    "power_w": "power of a device",
-    "kwh": "energy",
-    "cost_usd": "cost",
-    "efficiency": "share of peak",
-    "ttft_p50_s": "median time to first token",
-    "ttft_p99_s": "99th percentile of the time to first token",
-    "tpot_p50_s": "median time per output token",
-    "tpot_p99_s": "99th percentile of the time per output token",
-    "latency_p50_s": "median end-to-end latency",
-    "latency_p99_s": "99th percentile of the end-to-end latency",
-    "output_tokens_per_s": "output tokens per second",
-    "output_tokens_per_s_per_gpu": "output tokens per second and GPU",
-    "output_tokens_per_s_per_user": "output tokens per second and user",
-    "requests_per_s": "requests per second",
-    "saturation_requests_per_s": "saturation rate",
-    "usd_per_million_output_tokens": "US dollars per million output tokens",
-    "joules_per_million_output_tokens": "joules per million output tokens",
-    "site_kwh": "energy at the meter",
-    "electricity_usd": "US dollars of electricity",
-    "co2_g": "grams of CO2",
-}
-"""Labels of columns, where they differ from the name with blanks.
-
-They are phrases of sentences and axes; headings of tables are in the registry `reporting.columns`, a floor above.
-"""
-
-
 RANKINGS = ("joules", "cost")
-"""Words of `where.WORDS` that `--by` minimises."""
-
-
-def column_label(column: str) -> str:
-    """Return the label of a column of a sweep."""
-    return COLUMN_LABELS.get(column, column.replace("_", " "))
-
+"""Words of `words.WORDS` that `--by` minimises."""
 
 TASK_COLUMNS = ("network", "phase")
 """Columns that say what a row computes: rows that differ in them are no alternatives to each other."""
@@ -263,7 +220,7 @@ def find_best(
         raise BadValue(f"{path}: no row that fits has all of {', '.join(objectives)}")
     return Best(
         rows=rows,
-        objective=_describe_objective(objectives, signs, is_front, answer),
+        objective=_describe_objective(objectives, signs, rows, is_front, answer),
         seen=seen,
         fitting=fitting[answer],
         columns=tuple(objectives),
@@ -274,9 +231,15 @@ def find_best(
     )
 
 
-def _describe_objective(objectives: Sequence[str], signs: Sequence[float], is_front: bool, answer: str) -> str:
-    """Return the objective as text: ``lowest cost``, or ``Pareto front: low cost, high speed-up``."""
-    labels = [column_label(name) for name in objectives]
+def _describe_objective(
+    objectives: Sequence[str], signs: Sequence[float], rows: Sequence[dict[str, Any]], is_front: bool, answer: str
+) -> str:
+    """Return the objective as text: ``lowest cost of 1 M samples``, ``Pareto front: low step time, high speed-up``."""
+    labels = [column_label(name, rows[0]) for name in objectives]
+    amounts = [describe_amount(name, rows) for name in objectives]
+    last = max((index for index, amount in enumerate(amounts) if amount), default=None)
+    if last is not None:
+        labels[last] += f" of {amounts[last]}"  # once, as all amounts of rows are the same
     if is_front:
         parts = [f"{'high' if sign < 0 else 'low'} {label}" for label, sign in zip(labels, signs)]
         objective = f"Pareto front: {', '.join(parts)}"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..units import SECONDS_PER_HOUR, parse_duration, parse_quantity
+from .words import WORDS, kind_of_rows
 
 FORM = "comparisons joined by and, or and parentheses, such as 'time_s < 0.1 and gpu == k80'"
 _MAX_LENGTH = 10_000
@@ -25,20 +26,6 @@ _UNIT_EXAMPLES = {
     "s": "10ms", "h": "3d", "B": "24GB", "USD": "$100", "USD/h": "'2 USD/h'", "W": "300W", "Hz": "1.2GHz",
     "FLOP": "1GFLOP", "": "1.5k",
 }  # fmt: skip
-
-_JOULES = ("kwh", "joules_per_million_output_tokens", "energy_j")
-
-WORDS = {
-    "cost": ("cost_usd", "usd_per_million_output_tokens", "usd_per_million"),
-    "energy": _JOULES,
-    "joules": _JOULES,
-    "time": ("time_s", "latency_p50_s"),
-    "throughput": ("throughput_per_s", "output_tokens_per_s", "tokens_per_s"),
-    "latency": ("latency_p50_s", "time_s"),
-    "ttft": ("ttft_p50_s", "prompt_s"),
-    "tpot": ("tpot_p50_s",),
-}
-"""Words for a quantity, and its columns: rows of each kind of question have one of them, and the first is taken."""
 
 
 class Condition(NamedTuple):
@@ -83,16 +70,21 @@ def parse_where(text: str, columns: dict[str, bool]) -> Condition:
 def find_column(name: str, columns: Mapping[str, bool]) -> str:
     """Return a column by its name, by its name without the unit, or by a word of `WORDS`: ``cost`` for ``cost_usd``.
 
-    `columns` says of all columns whether each has numbers. Raise UnknownName if no column, or more than one, matches.
+    `columns` says of all columns whether each has numbers. Raise UnknownName if no column, or more than one, matches,
+    and BadValue for a word of rows of other kinds.
     """
     if name in columns:
         return name
-    meant = [column for column in WORDS.get(name, ()) if column in columns]
+    kind = kind_of_rows(columns)
+    meant = [column for column in kind.words.get(name, ()) if column in columns]
     if meant:
         return meant[0]
     matches = [column for column in columns if re.fullmatch(rf"{re.escape(name)}(_s|_usd|_per_s|_bytes)", column)]
     if len(matches) == 1:
         return matches[0]
+    if name in WORDS:
+        reason = f" ({kind.reasons[name]})" if name in kind.reasons else ""
+        raise BadValue(f"{kind.rows} have no {name}{reason}: choose from {', '.join(kind.words)}, or name a column")
     similar = [column for column in columns if name and name in column and not column.endswith(("_low", "_high"))]
     if len(similar) > 1:
         raise BadValue(f"no column is called {name!r}: did you mean {' or '.join(similar[:4])}?")

@@ -36,7 +36,7 @@ def test_rows_then_best(tmp_path) -> None:
     assert {row["network"] for row in rows["rows"]} == {"resnet50"}
     for width in ("80", "120"):
         page = run("best", path, "--pareto", "time,cost", width=width)
-        assert "Pareto front: low step time, low cost" in page
+        assert "Pareto front: low hours, low cost of 1 M samples" in page
         lines = [line for line in page.splitlines() if not line.startswith("note: ")]
         assert max(map(len, lines)) <= int(width)
     assert "28 combinations" in run(*ASKED, "-o", path, "--force")
@@ -51,7 +51,7 @@ def test_the_best_is_an_output_of_the_question(tmp_path) -> None:
         from_file = json.loads(run("best", path, direction, column, "--where", "batch_size > 2", "--format", "json"))
         assert [row["time_s"] for row in asked["rows"]] == pytest.approx([row["time_s"] for row in from_file["rows"]])
     front = json.loads(run(*ASKED, "--pareto", "time_s,cost", "-o", path, "--force", "--format", "json"))
-    assert front["objective"] == "Pareto front: low step time, low cost" and path.is_file()
+    assert front["objective"] == "Pareto front: low step time, low cost of 1 M samples" and path.is_file()
     energy = json.loads(run(*ASKED, "--site", "carbon-intensity=400", "--best", "co2_g", "--format", "json"))
     best = energy["rows"][0]
     assert best["co2_g"] == pytest.approx(best["kwh"] * 400)
@@ -133,6 +133,17 @@ def test_columns_of_a_foreign_file_are_no_headings(tmp_path) -> None:
     path.write_text("\n".join(rows) + "\n")
     page = run("best", path, "--minimise", "time_s")
     assert "recompute" in page and "full" in page and "\x1b" not in page and "[31m" not in page
+
+
+def test_the_amount_of_what_is_ranked_is_stated(tmp_path) -> None:
+    """A step is shortest with the smallest batch; time, energy and cost are those of the run."""
+    path = tmp_path / "rows.csv"
+    run("train", "alexnet", "--gpu", "v100-sxm2", "--batch-size", "1,64", "--samples", "52k", "-o", path)
+    for word, name in (("time", "hours"), ("energy", "energy"), ("cost", "cost")):
+        found = json.loads(run("best", path, "--minimise", word, "--format", "json"))
+        assert found["objective"] == f"lowest {name} of 52 k samples" and found["rows"][0]["batch_size"] == 64
+    found = json.loads(run("best", path, "--minimise", "latency", "--format", "json"))
+    assert found["objective"] == "lowest step time" and found["rows"][0]["batch_size"] == 1
 
 
 def test_rows_over_the_samples_of_a_prompt() -> None:

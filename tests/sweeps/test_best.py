@@ -271,7 +271,7 @@ def test_bound_of_a_forecast_is_that_of_a_single_answer(with_bounds) -> None:
     ("text", "value"),
     [
         ("time_s < 10ms", 0.01), ("time_s < 10 ms", 0.01), ("time_s < 2 min", 120.0),
-        ("time < 1.5h and time > 0", 5400.0),
+        ("time < 1.5h and time > 0", 1.5), ("latency < 1.5h", 5400.0),
         ("hours < 10d", 240.0), ("hours < 90min", 1.5), ("memory < 24GB", 24e9), ("memory_bytes < 24 GiB", 24 * 2**30),
         ("cost < $100", 100.0), ("cost < 2kUSD", 2000.0), ("throughput_per_s < 1.5k", 1500.0),
         ("time_s_low < 1us", 1e-6),

@@ -7,19 +7,11 @@ import pytest
 from paleo_lite.errors import UnknownName
 from paleo_lite.sweeps.best import is_better_larger
 from paleo_lite.sweeps.rows import COLUMNS, STRINGS
-from paleo_lite.sweeps.where import WORDS, columns_of_numbers, find_column
+from paleo_lite.sweeps.where import columns_of_numbers, find_column
 
 
 def numbers_of(kind: str) -> dict[str, bool]:
     return {name: name not in STRINGS for name in COLUMNS[kind]}
-
-
-@pytest.mark.parametrize("kind", COLUMNS)
-@pytest.mark.parametrize("word", ["cost", "energy", "joules", "time", "throughput"])
-def test_rows_of_every_kind_have_a_column_for_the_words_of_the_help(kind, word) -> None:
-    if (kind, word) == ("local", "cost"):  # one's own machine has no price by the hour
-        return
-    assert find_column(word, numbers_of(kind)) in WORDS[word]
 
 
 def test_a_word_is_the_quantity_that_rows_state_first() -> None:

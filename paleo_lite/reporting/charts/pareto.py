@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from ...errors import BadValue
-from ...sweeps.best import Best, column_label, is_better_larger
+from ...sweeps.best import Best, is_better_larger
+from ...sweeps.words import column_label
 from ...timing.answer import BOUND
 from .marks import (
     BOUNDS_LEGEND,
@@ -47,7 +48,7 @@ def pareto_chart(best: Best) -> Any:
     step = -(-len(best.rows) // POINTS_AT_MOST) or 1
     shown = best.rows[::step]
     common_devices = [name for name, _ in Counter(row["gpu"] for row in shown).most_common(NAMED_AT_MOST)]
-    labels, shared_settings = _row_labels(shown)
+    settings, shared_settings = _row_labels(shown)
     rows = [
         {
             "x": row[first] * x_factor,
@@ -59,33 +60,35 @@ def pareto_chart(best: Best) -> Any:
             **_interval_ends(row, first, second, factors),
             **{name: row[name] for name in best.columns},
         }
-        for row, label in zip(shown, labels)
+        for row, label in zip(shown, settings)
     ]
     data = inline_data(rows)
+    labels = {name: column_label(name, best.rows[0]) for name in best.columns}
     devices = list(common_devices)
     if len({row["gpu"] for row in rows}) > len(common_devices):
         devices.append("others")
     cloud = [{"x": x * x_factor, "y": y * y_factor} for x, y, *_ in best.sample]
     x_span = _axis_span([*rows, *cloud], "x", _WIDTH)
     y_span = _axis_span([*rows, *cloud], "y", _HEIGHT)
-    x = _axis(alt.X, "x", first, factors[first][1], x_span)
-    y = _axis(alt.Y, "y", second, factors[second][1], y_span)
+    x = _axis(alt.X, "x", first, labels[first], factors[first][1], x_span)
+    y = _axis(alt.Y, "y", second, labels[second], factors[second][1], y_span)
     colours, shapes = assign_colours_and_shapes(devices)
     colour = alt.Color("gpu:N", title=None, scale=alt.Scale(domain=devices, range=colours))
     shape = alt.Shape("gpu:N", title=None, scale=alt.Scale(domain=devices, range=shapes))
     front = alt.Chart().encode(x=x, y=y)
-    tooltip = [alt.Tooltip("device:N"), alt.Tooltip("configuration:N")]
-    tooltip += [alt.Tooltip(f"{name}:Q", format=".4~r", title=column_label(name)) for name in best.columns]
-    points = front.mark_point(filled=True, size=60, opacity=1)
-    points = points.encode(color=colour, shape=shape, tooltip=tooltip, **hollow_encoding(colour))
+    figures = (alt.Tooltip(f"{name}:Q", format=".4~r", title=label) for name, label in labels.items())
+    tooltip = [alt.Tooltip("device:N"), alt.Tooltip("configuration:N"), *figures]
+    points = front.mark_point(filled=True, size=60, opacity=1).encode(
+        color=colour, shape=shape, tooltip=tooltip, **hollow_encoding(colour)
+    )
     layers = [points]
     rows_with_interval = [row for row in rows if "x_low" in row]
     if rows_with_interval:
         spread = alt.Chart(inline_data(rows_with_interval)).mark_rule(strokeWidth=2, opacity=0.3, clip=True)
         spread = spread.encode(
-            x=_axis(alt.X, "x_low", first, factors[first][1], x_span),
+            x=_axis(alt.X, "x_low", first, labels[first], factors[first][1], x_span),
             x2=alt.X2("x_high:Q"),
-            y=_axis(alt.Y, "y_low", second, factors[second][1], y_span),
+            y=_axis(alt.Y, "y_low", second, labels[second], factors[second][1], y_span),
             y2=alt.Y2("y_high:Q"),
             color=colour,
         )
@@ -148,7 +151,7 @@ def _front_title(rows: Sequence[dict[str, Any]], *columns: str) -> str:
     for name in columns:
         choose = max if is_better_larger(name) else min
         ends.append(choose(range(len(rows)), key=lambda index, name=name: rows[index][name]))  # type: ignore[misc]
-        phrases.append(f"the {'highest' if is_better_larger(name) else 'lowest'} {column_label(name)}")
+        phrases.append(f"the {'highest' if is_better_larger(name) else 'lowest'} {column_label(name, rows[0])}")
     device, other = (rows[end]["gpu"] for end in ends)
     if device != other:
         return f"{device} has {phrases[0]} and {other} has {phrases[1]}"
@@ -247,13 +250,11 @@ def _axis_span(rows: Sequence[dict[str, Any]], key: str, pixels: int) -> AxisSpa
     return AxisSpan(low - margin, high + margin, pixels, log=False)
 
 
-def _axis(channel: Any, field: str, name: str, unit: str, span: AxisSpan) -> Any:
+def _axis(channel: Any, field: str, name: str, label: str, unit: str, span: AxisSpan) -> Any:
     """Return the channel of an axis; its title tells whether high or low is better."""
     alt = altair()
     direction = "high" if is_better_larger(name) else "low"
-    title = column_label(name)
-    if unit:
-        title += f" ({unit})"
+    title = f"{label} ({unit})" if unit else label
     label_format = {"labelExpr": SI_LABELS} if unit in ("B", "J") else {"format": NUMBER_FORMAT}
     scale = alt.Scale(type="log" if span.log else "linear", domain=[span.low, span.high], nice=False)
     if span.log:
