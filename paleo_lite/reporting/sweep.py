@@ -8,7 +8,7 @@ from typing import Any
 
 from ..serving.answers import Serving
 from ..serving.price_basis import PricedDevice, describe_prices
-from ..sweeps.best import Best
+from ..sweeps.best import Best, is_better_larger
 from ..sweeps.chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from ..sweeps.comparison import Comparison, are_steps
 from ..sweeps.questions import OPTION_COLUMNS
@@ -66,6 +66,13 @@ def best_page(best: Best) -> Document:
     shown = [*_other_options(rows), *(column for column in _COLUMNS if column.key not in shared)]
     title = f"{best.objective[0].upper()}{best.objective[1:]}"
     notes = []
+    if best.worst_first:
+        name = best.columns[0]
+        better, option = ("larger", "--maximise") if is_better_larger(name) else ("smaller", "--minimise")
+        notes.append(
+            f"the first row is the worst: {column_label(name, rows[0])} is better the {better} it is, "
+            f"and `{option} {name}` ranks the best first"
+        )
     if best.bounds:
         notes.append(f"{best.bounds:,} rows that match are bounds, not forecasts; --bounds ranks them as well")
     for name, count in best.tasks.items():

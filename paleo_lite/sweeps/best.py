@@ -46,8 +46,23 @@ LARGER_IS_BETTER = (
     "output_tokens_per_s_per_user",
     "requests_per_s",
     "saturation_requests_per_s",
+    "utilisation",
 )
 """Columns that a Pareto front maximises; it minimises all others."""
+
+_COSTS = (
+    "hours",
+    "cost_usd",
+    "usd_per_h",
+    "usd_per_million",
+    "usd_per_step",
+    "usd_per_million_output_tokens",
+    "energy_j",
+    "kwh",
+    "joules_per_million_output_tokens",
+    *SITE_COLUMNS,
+)
+"""Columns of costs and energies, and of times that do not end with ``_s``."""
 
 RANKINGS = ("joules", "cost")
 """Words of `words.WORDS` that `--by` minimises."""
@@ -81,6 +96,8 @@ class Best(Result, msgspec.Struct, frozen=True):
         Number of rows of the front, of which `rows` has the first; 0 without a front.
     tasks : dict of str to int
         Numbers of different networks and phases among the fitting rows, of which one row is no alternative to another.
+    worst_first : bool
+        Whether the objective is the opposite of what is better, such as the lowest throughput or the highest cost.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:best_page"
@@ -94,6 +111,7 @@ class Best(Result, msgspec.Struct, frozen=True):
     bounds: int = 0
     front: int = 0
     tasks: dict[str, int] = {}
+    worst_first: bool = False
 
     @property
     def knee(self) -> dict[str, Any] | None:
@@ -125,7 +143,18 @@ class Best(Result, msgspec.Struct, frozen=True):
 
 def is_better_larger(column: str) -> bool:
     """Return whether a column, or the one whose interval it ends, is better the larger it is."""
-    return column.removesuffix("_low").removesuffix("_high") in LARGER_IS_BETTER
+    return _without_end(column) in LARGER_IS_BETTER
+
+
+def is_better_smaller(column: str) -> bool:
+    """Return whether a column, or the one whose interval it ends, is a time, a cost or an energy."""
+    name = _without_end(column)
+    return name in _COSTS or (name.endswith("_s") and not name.endswith("_per_s"))
+
+
+def _without_end(column: str) -> str:
+    """Return the column whose interval a column ends, or a column of no interval itself."""
+    return column.removesuffix("_low").removesuffix("_high")
 
 
 class Goal(NamedTuple):
@@ -228,6 +257,7 @@ def find_best(
         bounds=fitting[BOUND] if answer == FORECAST else 0,
         front=len(selection.rows) if is_front else 0,
         tasks={name: len(values) for name, values in tasks[answer].items()},
+        worst_first=not is_front and (is_better_larger if signs[0] > 0 else is_better_smaller)(objectives[0]),
     )
 
 

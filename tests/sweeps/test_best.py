@@ -180,6 +180,32 @@ def test_energy_at_the_meter_of_a_step() -> None:
     assert added.column("site_kwh").to_pylist() == pytest.approx([1.5 * 24e3 / 3.6e6])
 
 
+def test_what_is_ranked_from_the_wrong_end_is_noted(sweep) -> None:
+    path, _ = sweep
+    for goal, note in (
+        (
+            Goal(minimise="throughput"),
+            "samples per second is better the larger it is, and `--maximise throughput_per_s`",
+        ),
+        (Goal(maximise="time"), "hours is better the smaller it is, and `--minimise hours`"),
+        (
+            Goal(maximise="low_s"),
+            "lower end of the step time (90%) is better the smaller it is, and `--minimise low_s`",
+        ),
+    ):
+        found = find_best(path, goal)
+        assert found.worst_first
+        assert f"the first row is the worst: {note} ranks the best first" in best_page(found).notes
+    for goal in (
+        Goal(maximise="throughput"),
+        Goal(minimise="cost"),
+        Goal(maximise="batch_size"),
+        Goal(minimise="workers"),
+    ):
+        found = find_best(path, goal)
+        assert not found.worst_first and not any("worst" in note for note in best_page(found).notes)
+
+
 def test_files_that_are_no_sweeps(tmp_path) -> None:
     path = tmp_path / "sweep.parquet"
     with pytest.raises(BadFile, match=r"sweep\.parquet: cannot be read"):
