@@ -57,6 +57,13 @@ def option_column(name: str) -> Column:
     return Column(name, name.replace("_", "\n"), _format_option, left=True)
 
 
+def number_column(name: str) -> Column:
+    """Return a column of the registry, or that of a number without an entry, whose name is its heading."""
+    if name in COLUMNS:
+        return COLUMNS[name]
+    return Column(name, make_printable(name.replace("_", " ")).replace(" ", "\n"), format_number)
+
+
 def part_column(name: str, show: Callable[[Any], str]) -> Column:
     """Return the column of one of several parts that a table has beside each other, such as parts of the memory."""
     return Column(name, name, show)

@@ -18,7 +18,7 @@ from ..sweeps.words import column_label
 from ..text import format_plural
 from ..units import format_rate, format_si
 from .answers import common_notes
-from .columns import find_column, option_column, select_columns
+from .columns import find_column, number_column, option_column, select_columns
 from .document import (
     Column,
     Document,
@@ -64,6 +64,7 @@ def best_page(best: Best) -> Document:
     facts += [(columns[name].heading, columns[name].text(rows[0])) for name in shared]
     facts += _knee_facts(best, columns, shared)
     shown = [*_other_options(rows), *(column for column in _COLUMNS if column.key not in shared)]
+    shown = _with_objectives(shown, [name for name in best.columns if name not in shared])
     title = f"{best.objective[0].upper()}{best.objective[1:]}"
     notes = []
     if best.worst_first:
@@ -106,6 +107,14 @@ def _other_options(rows: list[dict[str, Any]]) -> list[Column]:
     # Other names and texts than those of options may stand in a file of unknown origin.
     options = [name for name in names if re.fullmatch(r"[a-z_]{1,40}", name)]
     return [option_column(name) for name in options]
+
+
+def _with_objectives(shown: Sequence[Column], objectives: Sequence[str]) -> list[Column]:
+    """Return columns with those of the objectives, which are shown at any width."""
+    keys = {column.key for column in shown}
+    kept = [column.replace(drop_order=0) if column.key in objectives else column for column in shown]
+    added = [number_column(name) for name in objectives if name not in keys]
+    return [*kept, *select_columns(*added, short=True)]
 
 
 def _knee_facts(best: Best, columns: dict[str, Column], shared: Sequence[str]) -> list[tuple[str, str]]:

@@ -135,6 +135,23 @@ def test_columns_of_a_foreign_file_are_no_headings(tmp_path) -> None:
     assert "recompute" in page and "full" in page and "\x1b" not in page and "[31m" not in page
 
 
+@pytest.mark.parametrize(
+    ("column", "heading"),
+    [
+        ("energy_j", "energy"), ("latency", "time"), ("memory", "memory"), ("exposed", "comm."), ("high_s", "(90%)"),
+        ("batch_size_per_worker", "worker"),
+    ],
+)  # fmt: skip
+def test_what_is_ranked_is_shown_at_any_width(tmp_path, column, heading) -> None:
+    """Of four batch sizes and two devices, whatever else is left out."""
+    path = tmp_path / "rows.csv"
+    run(*ASKED[:2], "--gpu", "k80-die,k40m", "--batch-size", "1,2", "-o", path)
+    page = run("best", path, "--minimise", column, width="60")
+    shown, _, left_out = page.partition("not shown at this width")
+    table = shown.partition("\n\n")[2]
+    assert left_out and heading in table and max(map(len, table.splitlines())) <= 60
+
+
 def test_the_amount_of_what_is_ranked_is_stated(tmp_path) -> None:
     """A step is shortest with the smallest batch; time, energy and cost are those of the run."""
     path = tmp_path / "rows.csv"
