@@ -9,7 +9,7 @@ from ..serving.answers import Serving
 from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice, is_ranked_by_figure, prices_of
 from ..serving.classes import ClassAnswer
 from ..serving.elastic import Count
-from ..serving.figures import ALL_FIGURES, Figure
+from ..serving.figures import ALL_FIGURES, Figure, describe_figure
 from ..serving.kernel_timer import KernelTime
 from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division
@@ -49,16 +49,11 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     """Return the document of a deployment under traffic."""
     figures, latencies = serving.figures, serving.latencies
     kind = "" if serving.is_forecast else " (bound from the data sheet)"
-    overload = ""
-    if serving.is_overloaded:
-        at_most = _show(figures["saturation_requests_per_s"], format_number)
-        overload = f"OVERLOADED, at most {at_most} requests/s are answered and the queue grows: "
-    refused = f"REFUSES {format_percent(serving.refused_share)} of the requests: " if serving.refused_share else ""
     per_token = ""
     if latencies["tpot_s"]["p50"].value is not None:  # an answer of one token has no next one
         per_token = f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "
     title = (
-        f"{_describe_shortage(serving)}{overload}{refused}{serving.network} on {_describe_devices(serving)}, "
+        f"{_describe_shortage(serving)}{_describe_overload(serving)}{serving.network} on {_describe_devices(serving)}, "
         f"{_describe_formats(serving)}, {serving.engine}, {serving.traffic}: "
         f"time to first token {_show(latencies['ttft_s']['p50'], format_time_short)}, "
         f"{per_token}{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"
@@ -83,6 +78,20 @@ def _describe_shortage(serving: Serving) -> str:
         return ""
     allowed = format_plural(serving.advice.devices or 0, "device")
     return f"DOES NOT FIT into {allowed}, which is all that `--workers` allows; the nearest needs {serving.devices}: "
+
+
+def _describe_overload(serving: Serving) -> str:
+    """Return the beginning of a headline that says which requests are not answered; empty if all are."""
+    at_most = ""
+    if serving.exceeds_saturation:
+        at_most = _show(serving.figures["saturation_requests_per_s"], format_number)
+    if serving.is_overloaded:
+        return f"OVERLOADED, at most {at_most} requests/s are answered and the queue grows: "
+    share = serving.refused_share
+    if share is None or not (share or at_most):
+        return ""
+    refused = f"REFUSES {format_percent(share)} of the requests"
+    return f"{refused}, and in the long run what exceeds {at_most} requests/s: " if at_most else f"{refused}: "
 
 
 def _commands(serving: Serving) -> list[tuple[str, str]]:
@@ -247,11 +256,12 @@ def _latency_table(serving: Serving) -> Table:
 
 def _figure_table(serving: Serving) -> Table:
     rows = []
-    for name, label in ALL_FIGURES.items():
+    for name in ALL_FIGURES:
         figure = serving.figures.get(name)
         if figure is None or figure.value is None:
             continue
         show = format_percent if name in PERCENTAGES else format_number
+        label = describe_figure(name, serving.figures)
         rows.append({"figure": label, "value": show(figure.value), "interval": _interval(figure, show)})
     value, interval = find_column("value", left=False), find_column("interval", show=str)  # in the units of the figures
     columns = select_columns("figure", value, interval, drop=("interval",))

@@ -155,14 +155,17 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         return None if self.price_usd_per_h is None else self.price_usd_per_h * self.devices
 
     @property
-    def is_overloaded(self) -> bool:
-        """Whether requests arrive faster than they can be answered, so that their queue grows without end."""
+    def exceeds_saturation(self) -> bool:
+        """Whether requests arrive faster than they can be answered."""
         capacity = self.figures.get("saturation_requests_per_s")
         if self.offered_requests_per_s is None or capacity is None or capacity.value is None:
             return False
-        if self.refused_share is not None:  # what would wait is refused
-            return False
         return self.offered_requests_per_s > capacity.value
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether requests arrive faster than they can be answered, so that their queue grows without end."""
+        return self.exceeds_saturation and self.refused_share is None  # otherwise what would wait is refused
 
     @property
     def refused_share(self) -> float | None:

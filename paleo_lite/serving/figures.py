@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -88,6 +88,18 @@ PREFIX_FIGURES = {"prefix_hit_rate": "share of the prompts' tokens that the pref
 
 ALL_FIGURES = FIGURES | SITE_FIGURES | PREFIX_FIGURES | ELASTIC_FIGURES | ADMISSION_FIGURES | ADAPTER_FIGURES
 """All figures of a deployment, with their meaning."""
+
+
+def describe_figure(name: str, present: Collection[str]) -> str:
+    """Return the meaning of a figure of an answer that has some figures.
+
+    Without a rate in the long run beside it, the rate of an answer is that of the whole run: of users, of requests at
+    once, and where requests may be refused.
+    """
+    if name == "requests_per_s" and "run_requests_per_s" not in present:
+        return FIGURES["run_requests_per_s"]
+    return ALL_FIGURES[name]
+
 
 ENERGY_FIGURES = (
     "watts_per_gpu",

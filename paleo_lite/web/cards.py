@@ -103,7 +103,7 @@ def _serving_card(serving: Serving) -> Card:
         value = serving.figures[name].value if name in serving.figures else None
         return None if value is None else f"{format_number(value)} {text}"
 
-    alarm = "OVERLOADED: requests arrive faster than they are answered" if serving.is_overloaded else ""
+    alarm = "OVERLOADED: requests arrive faster than they are answered" if serving.exceeds_saturation else ""
     if serving.advice is not None and serving.exceeds_workers:
         alarm = f"DOES NOT FIT into {format_plural(serving.advice.devices or 0, 'device')}"
     per_token, first = serving.latencies["tpot_s"]["p50"], serving.latencies["ttft_s"]["p50"]

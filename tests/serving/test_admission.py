@@ -148,6 +148,39 @@ def test_throughput_with_refusals_is_what_was_answered_in_the_time_it_took() -> 
     assert answer.figures["requests_per_s"].value == pytest.approx(answered / answer.duration_s)
 
 
+def test_a_short_run_that_refuses_nothing_says_that_the_rate_is_too_high() -> None:
+    """120 requests at a server that lets 500 wait are all answered, though more come than it ever answers."""
+    question = {**SERVER, "num_requests": 120, "rate": 60}
+    answer = pl.serve("llama-3-8b", admission="max-queued-requests=500", **question)
+    assert answer.figures["refused_requests"].value == 0 and answer.exceeds_saturation and not answer.is_overloaded
+    saturation = answer.figures["saturation_requests_per_s"].value
+    title = str(answer.document().title)
+    assert title.startswith(
+        f"REFUSES 0.0% of the requests, and in the long run what exceeds {saturation:.4g} requests/s"
+    )
+    kept_up = pl.serve("llama-3-8b", admission="max-queued-requests=500", **{**question, "rate": 1})
+    assert not kept_up.exceeds_saturation and str(kept_up.document().title).startswith("llama-3-8b on ")
+
+
+@pytest.mark.parametrize(
+    ("traffic", "of_long_run"),
+    [
+        ({"rate": 4}, True),
+        ({"rate": float("inf")}, False),
+        ({"concurrency": 4}, False),
+        ({"rate": 4, "admission": "max-queued-requests=500"}, False),
+    ],
+)
+def test_the_rate_of_answers_says_which_time_it_is_of(traffic: dict[str, Any], of_long_run: bool) -> None:
+    """The rate of the whole run is the answers over the duration, as `vllm bench serve` counts them."""
+    answer = pl.serve("llama-3-8b", **{**SERVER, "num_requests": 60, **traffic})
+    (table,) = [table for table in answer.document().tables if table.title == "Throughput, cache and cost"]
+    values = {row["figure"]: row["value"] for row in table.rows}
+    assert ("requests per second in the long run" in values) is of_long_run
+    of_run = float(values["requests per second of the whole run"])
+    assert of_run == pytest.approx(60 / answer.duration_s, rel=0.01)
+
+
 def test_a_gateway_limits_the_saturation_rate_to_what_it_lets_through() -> None:
     """Of two replicas each has half, as if its engine ran no more."""
     question = {"network": "llama-3-8b", **SERVER, "replicas": 2, "rate": 5}
