@@ -49,6 +49,8 @@ class UnknownName(UsageProblem):
         All valid names.
     hint : str
         A further sentence for the message.
+    lists_all : bool
+        Whether all valid names are listed where none is similar, however many there are.
 
     Attributes
     ----------
@@ -60,7 +62,9 @@ class UnknownName(UsageProblem):
         Valid names that look similar, nearest first.
     """
 
-    def __init__(self, category: str, name: str, valid_names: Iterable[str], hint: str = "") -> None:
+    def __init__(
+        self, category: str, name: str, valid_names: Iterable[str], hint: str = "", *, lists_all: bool = False
+    ) -> None:
         from difflib import get_close_matches
 
         names = sorted(set(valid_names))
@@ -78,7 +82,7 @@ class UnknownName(UsageProblem):
             hint = ""
         elif self.near:
             suggestion = f"did you mean {_join_with_or(self.near)}?"
-        elif len(names) <= _LISTED_AT_MOST:
+        elif lists_all or len(names) <= _LISTED_AT_MOST:
             suggestion = f"valid names: {', '.join(names)}."
         else:
             suggestion = f"none of the {len(names)} valid names is similar."

@@ -40,6 +40,12 @@ def test_unknown_name_lists_suggestions(name, known, near, sentence) -> None:
     assert str(UnknownName("network", name, known, "See there.")) == f"{error}{hint}"
 
 
+def test_unknown_name_lists_all_names_where_asked() -> None:
+    known = [f"vgg{n}" for n in range(13)]
+    error = UnknownName("network", "transformer", known, lists_all=True)
+    assert str(error) == f"no network is called 'transformer': valid names: {', '.join(sorted(known))}."
+
+
 def test_ambiguous_name_lists_candidates() -> None:
     error = AmbiguousName("device", "titan x", ["titan-x-maxwell", "titan-x-pascal", "titan-xp"])
     assert str(error) == (

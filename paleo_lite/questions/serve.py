@@ -16,7 +16,7 @@ from .compare import check_no_pipeline, check_single, compare
 from .kind import QuestionKind, make_function
 from .option import command_words
 from .records import settings_of
-from .serve_deployment import Resolved, make_deployment, resolve
+from .serve_deployment import Resolved, check_link, make_deployment, resolve
 from .serve_options import Serve
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     if question.network is None:
         raise BadValue("`serve` needs a language model, such as llama-3-8b")
     check_integer("`--seed`", question.seed, 0)
-    is_group = question.tensor or question.pipeline
-    if question.link is not None and question.advise is None and not is_group:
-        raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
+    check_link(question)
     from ..serving.admission import check_traffic
     from ..serving.answers import answer as simulated_answer
     from ..serving.slo import find_missed, latencies_of_all, missed_in, with_highest_rate

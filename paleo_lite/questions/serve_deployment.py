@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 UNIFORM_LOAD = "uniform"
 """Load of experts unless another one is given."""
 
+POOLS = ("prefill_pool", "decode_pool")
+"""Options that describe a pool each."""
+
 _OF_SERVERS = (
     "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_pool", "time_model",
     "clock", "unit", "memory_fraction",
@@ -110,6 +113,30 @@ def make_deployment(question: Serve, listings: Mapping[str, Price | None] | None
     if question.prefill_pool is not None:
         return _split_deployment(question, listings)
     return resolve(question, listings).make()
+
+
+def check_link(question: Serve) -> None:
+    """Raise BadValue for a link that joins nothing: replicas of one device have none, those of a pool neither."""
+    joins = "`--link` joins the devices of a replica: give their number with "
+    if question.prefill_pool is None:
+        if question.link is not None and question.advise is None and not _is_group(question):
+            raise BadValue(f"{joins}`--tensor`")
+        return
+    settings = {name: settings_of(getattr(question, name)) for name in POOLS}
+    pools = {name: _question_of_pool(question, settings[name]) for name in POOLS}
+    has_group = any(_is_group(pool) for pool in pools.values())
+    for name, pool in pools.items():
+        is_without_use = not _is_group(pool) if "link" in settings[name] else not has_group
+        if pool.link is not None and is_without_use:
+            raise BadValue(
+                f"{joins}tensor=N of `--{name.replace('_', '-')}`; between pools, keys and values take the link of the "
+                "devices in one computer, and the usual network between computers, which no option sets"
+            )
+
+
+def _is_group(question: Serve) -> bool:
+    """Return whether a replica has several devices, or a number of them is given."""
+    return bool(question.tensor or question.pipeline)
 
 
 def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | None) -> Deployment:

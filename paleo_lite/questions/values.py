@@ -354,7 +354,7 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
         settings: dict[str, Any] = {}
         for key, item in texts.items():
             if key not in self.types:
-                raise UnknownName(f"setting of {parameter_name(param)}", key, self.types)
+                raise UnknownName(f"setting of {parameter_name(param)}", key, self.types, lists_all=True)
             if item is None:
                 continue  # as an option that is None, it is not given
             kind, text = self.types[key], join_listed(item)

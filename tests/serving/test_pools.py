@@ -212,11 +212,25 @@ def test_bytes_of_a_transfer(split: Deployment) -> None:
         ({"prefill_pool": "replicas=1", "workers": 4}, "`--workers` is not for pools"),
         ({"prefill_pool": "replicas=1", "advise": "cost"}, "leave `--prefill-pool` out"),
         ({"decode_pool": "replicas=1"}, "needs `--prefill-pool`"),
+        ({"prefill_pool": "zzz=red"}, "valid names: attention-data-parallel, .*, kv-cache, .*, replicas, .*, weights"),
+        (
+            {"prefill_pool": "replicas=1", "link": "nvlink4-x18"},
+            "`--prefill-pool`; between pools, keys and values take the link of the devices in one computer",
+        ),
+        ({"prefill_pool": "tensor=2", "decode_pool": "link=nvlink4-x18"}, "tensor=N of `--decode-pool`; between pools"),
     ],
 )
 def test_nonsense_gets_a_sentence(question: dict[str, Any], message: str) -> None:
     with pytest.raises(PaleoError, match=message):
         pl.serve("llama-3-8b", **COMMON, rate=1, **question)
+
+
+def test_a_link_joins_the_devices_of_the_pools_that_have_several() -> None:
+    """A slower link delays the prompts of two devices, and not the answers of one."""
+    question: dict[str, Any] = {**COMMON, "rate": 1, "prefill_pool": "tensor=2", "decode_pool": "replicas=1"}
+    fast, slow = (pl.serve("llama-3-8b", **question, link=link) for link in ("nvlink4-x18", "pcie3-x16"))
+    ttft_s, tpot_s = ([one.latencies[name]["p50"].value for one in (fast, slow)] for name in ("ttft_s", "tpot_s"))
+    assert ttft_s[1] > 1.2 * ttft_s[0] and tpot_s[1] == pytest.approx(tpot_s[0])
 
 
 def test_what_arrives_with_its_keys_decodes_as_all_others() -> None:
