@@ -104,6 +104,15 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             raise BadValue(
                 "`--speculation draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams"
             )
+        if self.prefill is not None and self.prefill.on_device.kv_cache != self.on_device.kv_cache:
+            # vLLM's NixlConnector compares `cache_dtype` in `compute_nixl_compatibility_hash`, SGLang raises "KV cache
+            # dtype mismatch" (disaggregation/common/conn.py), and TensorRT-LLM's `CacheFormatter::inquireSupport` is
+            # false of two data types.
+            raise BadValue(
+                "the caches of both pools must have one format, as engines hand keys and values over as they are "
+                f"(prefill {self.prefill.on_device.kv_cache}, decode {self.on_device.kv_cache}): give `--kv-cache` for "
+                "both, not kv-cache of one pool"
+            )
 
     def price_notes(self, today: date) -> list[str]:
         """Return notes on whose prices costs use, and on their age if they are older than a year."""
@@ -435,13 +444,13 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     def transfer(self) -> Transfer:
         """How keys and values get here from the prefill pool."""
         assert self.prefill is not None
-        room, handover = self.prefill.room, self.engine.handover
-        tensors = self.prefill.deployment.tensors_per_device
+        prefill, room, handover = self.prefill.deployment, self.prefill.room, self.engine.handover
+        block_s = handover.block_s if have_connector(prefill, self.deployment) else 0.0
         return Transfer(
             room.sequence_bytes / room.sequence_tokens,
-            links_between_pools(self.prefill.deployment, self.deployment),
+            links_between_pools(prefill, self.deployment),
             handover.messages_s,
-            handover.block_s * tensors / room.block_tokens,
+            block_s * prefill.tensors_per_device / room.block_tokens,
         )
 
     def at_level(self, level: str) -> TimedEngine:
@@ -459,6 +468,14 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
                 options, adapter_slots=self.deployment.adapters.slots, adapter_load_s=load_s
             )
         return TimedEngine(tables, engine, options)
+
+
+def have_connector(prefill: Deployment, decode: Deployment) -> bool:
+    """Return whether a connector is known that brings keys and values from one pool to the other: one program has it.
+
+    Reads of blocks are those of a connector, and are not known without one.
+    """
+    return prefill.engine.program == decode.engine.program
 
 
 def links_between_pools(prefill: Deployment, decode: Deployment) -> list[LinkRate]:

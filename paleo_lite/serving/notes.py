@@ -12,7 +12,7 @@ from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from ..units import format_hours, format_si
 from .cache import fixed_cache_note
-from .deployment import Deployment, PreparedDeployment
+from .deployment import Deployment, PreparedDeployment, have_connector
 from .elastic import Elasticity
 from .options import Speculation
 from .prefix_cache import prefix_hit_rate
@@ -167,10 +167,10 @@ def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
     if fixed_cache is not None:
         notes.append(fixed_cache)
     deployment = prepared.deployment
-    if deployment.prefill is not None and deployment.prefill.engine.program != deployment.engine.program:
+    if deployment.prefill is not None and not have_connector(deployment.prefill, deployment):
         notes.append(
             f"no connector is known that brings keys and values from {deployment.prefill.engine.program} to "
-            f"{deployment.engine.program}: both pools are timed as if there were one"
+            f"{deployment.engine.program}: both pools are timed as if there were one, without its reads of blocks"
         )
     tensor = deployment.on_device.tensor
     prompt = deployment.timer.prompt_activity(max(float(traffic.input_tokens.mean()), 1.0))

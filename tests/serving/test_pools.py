@@ -212,6 +212,9 @@ def test_bytes_of_a_transfer(split: Deployment) -> None:
         ({"prefill_pool": "replicas=1", "workers": 4}, "`--workers` is not for pools"),
         ({"prefill_pool": "replicas=1", "advise": "cost"}, "leave `--prefill-pool` out"),
         ({"decode_pool": "replicas=1"}, "needs `--prefill-pool`"),
+        # `compute_nixl_compatibility_hash` of vLLM has the format of the cache, SGLang says "KV cache dtype mismatch".
+        ({"prefill_pool": "kv-cache=fp8"}, r"must have one format, .* \(prefill fp8, decode bf16\): give `--kv-cache`"),
+        ({"prefill_pool": "precision=fp16"}, r"\(prefill fp16, decode bf16\)"),
         ({"prefill_pool": "zzz=red"}, "valid names: attention-data-parallel, .*, kv-cache, .*, replicas, .*, weights"),
         (
             {"prefill_pool": "replicas=1", "link": "nvlink4-x18"},
@@ -223,6 +226,23 @@ def test_bytes_of_a_transfer(split: Deployment) -> None:
 def test_nonsense_gets_a_sentence(question: dict[str, Any], message: str) -> None:
     with pytest.raises(PaleoError, match=message):
         pl.serve("llama-3-8b", **COMMON, rate=1, **question)
+
+
+def test_pools_of_one_format_send_its_bytes() -> None:
+    """Llama 3 8B: 32 layers x 2 x 8 heads x 128 are 65,536 bytes per token in fp8."""
+    pool = pl.serve("llama-3-8b", **COMMON, rate=1, kv_cache="fp8", prefill_pool="replicas=1").prefill_pool
+    assert pool is not None and pool.kv_cache == "fp8" and pool.transferred_bytes == 65_536 * 1000
+
+
+def test_reads_of_blocks_are_those_of_a_known_connector() -> None:
+    """NixlConnector joins servers of vLLM, and reads 32 layers x 2 tensors of 63 blocks of a prompt of 1,000 tokens."""
+    reads_s = {}
+    for engine in ("vllm", "sglang"):
+        answer = pl.serve("llama-3-8b", **COMMON, rate=1, prefill_pool=f"engine={engine}")
+        assert answer.prefill_pool is not None
+        reads_s[engine] = answer.prefill_pool.transfer_blocks_s
+        assert any(note.endswith("without its reads of blocks") for note in answer.notes) is (engine != "vllm")
+    assert reads_s["vllm"] == pytest.approx(32 * 2 * 63 * 1.9e-6, rel=0.01) and not reads_s["sglang"]
 
 
 def test_a_link_joins_the_devices_of_the_pools_that_have_several() -> None:
