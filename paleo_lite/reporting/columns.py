@@ -328,6 +328,7 @@ _SERVING = (
     _time("tpot_p50_s", "per token\nmedian", "median time per token after the first"),
     _time("latency_p99_s", "latency\n99%", "99th percentile of the end-to-end latency"),
     _text("overloaded", "over-\nloaded", "whether requests arrive faster than they are answered"),
+    _text("meets", "meets\nlimits", "whether the objectives of `--slo` are met"),
     _rate("saturation_requests_per_s", "saturation\nper s", "most requests per second that are answered"),
     _share("cache_occupancy", "cache\nin use", "mean share of the KV cache that is in use"),
     _rate("output_tokens_per_s_per_gpu", "tokens/s\nper GPU", "output tokens per second of one device"),

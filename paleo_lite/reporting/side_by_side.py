@@ -118,11 +118,17 @@ CONCLUSIONS = {
 
 
 def conclusions(comparison: Comparison, unit: str = "samples") -> list[tuple[str, str]]:
-    """Return which forecast is the fastest and which the cheapest, with its figure; overloaded servers have none."""
+    """Return which forecast is the fastest and which the cheapest, with its figure.
+
+    Servers that are overloaded, or miss an objective, are neither.
+    """
     usable = [
         (row, label)
         for row, label in zip(comparison.rows, comparison.labels(), strict=True)
-        if row.get("answer") == FORECAST and row.get("overloaded") != "yes" and row.get("fits") is not False
+        if row.get("answer") == FORECAST
+        and row.get("overloaded") != "yes"
+        and row.get("meets") != "no"
+        and row.get("fits") is not False
     ]
     facts = []
     for name, candidates in CONCLUSIONS.items():

@@ -154,7 +154,7 @@ def _count_rows(best: Best) -> str:
 _CONFIGURATION = (
     "network", "gpu", "power_limit_w", "clock", "precision", "phase", "time_model", "answer", "scaling", "strategy",
     "link", "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
-    "overloaded", "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution",
+    "overloaded", "meets", "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution",
     "offload", "image_size", "steps", "frames", "ulysses", "ring",
 )  # fmt: skip
 
@@ -162,7 +162,7 @@ _COLUMNS = select_columns(
     "network", "gpu", "power_limit_w", "clock", "precision", "phase", "workers", "devices", "strategy", "scaling",
     "link", "collective", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
     "attention_data_parallel", "pipeline", "replicas", "execution", "offload", "image_size", "steps", "frames",
-    "ulysses", "ring", "rate_per_s", "concurrency", "tokens_per_s", "prompt_s", "overloaded", "ttft_p50_s",
+    "ulysses", "ring", "rate_per_s", "concurrency", "tokens_per_s", "prompt_s", "overloaded", "meets", "ttft_p50_s",
     "tpot_p50_s", "latency_p99_s", "output_tokens_per_s_per_gpu", "output_tokens_per_s_per_user",
     "saturation_requests_per_s", "cache_occupancy", "usd_per_h", "usd_per_million_output_tokens",
     "joules_per_million_output_tokens", "time_s", "interval", "answer", "time_per_image_s", "bound_s",

@@ -79,7 +79,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "predict": (*_OF_ALL, *_OF_STEPS),
     "train": (*_OF_ALL, *_OF_STEPS),
     "serve": (
-        *_OF_ALL, "precision", "engine", "weights", "kv_cache", "rate_per_s", "overloaded", "usd_per_h",
+        *_OF_ALL, "precision", "engine", "weights", "kv_cache", "rate_per_s", "overloaded", "meets", "usd_per_h",
         *_with_ends((*SERVING_LATENCIES, *SERVING_FIGURES)),
     ),
     "local": (
@@ -97,7 +97,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """Columns of answers by kind of question, beside those that state the question."""
 
 STRINGS = (
-    "precision", "overloaded", "answer", "version", "reason", "strategy", "collective", "execution", "price",
+    "precision", "overloaded", "meets", "answer", "version", "reason", "strategy", "collective", "execution", "price",
     "time_model", "calibration", "engine", "weights", "kv_cache", "image_size", "limited_by",
 )  # fmt: skip
 """Columns of strings of an answer."""
@@ -265,6 +265,7 @@ def _serving_row(served: Serving) -> Row:
         "usd_per_h": served.usd_per_h,
         "precision": served.precision,
         "overloaded": "yes" if served.is_overloaded else "no",
+        "meets": None if served.slo is None else "no" if served.slo["missed"] else "yes",
     }
     figures = {name: served.figures[name] for name in SERVING_FIGURES}
     for name, (latency, statistic) in SERVING_LATENCIES.items():
