@@ -164,8 +164,9 @@ def _launch_activity(step: EngineStep, parts: dict[str, EngineStep], counted: Co
         return Activity(memory_s=work * rest_s)
     terms: dict[str, Any] = {part: sum(part_step.kernel_parts_s(kernel, load)) for part, part_step in parts.items()}
     both_s = np.maximum(terms["arithmetic"] + terms["memory"], 1e-30)
+    drawing_share = step.drawing_share(kernel, load)
     return Activity(
-        arithmetic_s=work * rest_s * terms["arithmetic"] / both_s,
+        arithmetic_s=drawing_share * work * rest_s * terms["arithmetic"] / both_s,
         memory_s=work * rest_s * terms["memory"] / both_s,
-        peak_s=step.narrow_factor(products_precision(form)) * terms["peak"],
+        peak_s=drawing_share * step.narrow_factor(products_precision(form)) * terms["peak"],
     )

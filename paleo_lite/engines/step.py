@@ -151,6 +151,15 @@ class Load(msgspec.Struct, frozen=True):
         return cls(group_tokens, prompts * length, sampled, prompts=prompts / busy, length=length, has_prompts=True)
 
 
+EMPTY_ROW_POWER = 0.45
+"""Power of the products of an empty row of an expert that has tokens, relative to that of a row with a token.
+
+Chosen on ML.ENERGY's servers of DeepSeek-V3.1 and Qwen3 235B in blocks of fp8 under vLLM 0.11, whose power at the rest
+of the models' constants is 12% above and 15% below the measured one so: with 0 it is 28% and 46% below, with 1 30%
+above for the former. Experts without a token have no products, though their buffers take time.
+"""
+
+
 class EngineStep:
     """Times of kernels of one engine on one device; the constants are the shipped ones by default."""
 
@@ -344,10 +353,8 @@ class EngineStep:
         loads = expert_load(
             tokens, active=kernel.active, experts=kernel.experts, ranks=placement.experts, alpha=placement.alpha
         )
-        own_experts = max(kernel.experts // placement.experts, 1)
-        empty_rows = KERNEL_FORMATS[self.formats.experts].empty_rows
         return {
-            "rows": loads.rows + own_experts * empty_rows,
+            "rows": loads.rows + self._empty_rows(kernel),
             "distinct": loads.distinct,
             "hidden_size": kernel.hidden_size,
             "inner_size": np.ceil(kernel.inner_size / placement.experts_tensor),
@@ -355,6 +362,21 @@ class EngineStep:
             "weight_bytes": weight_bytes,
             "operand_bytes": operand_bytes,
         }
+
+    def _empty_rows(self, kernel: ExpertsKernel) -> int:
+        """Return the rows without a token in the buffers of the experts of a device."""
+        own_experts = max(kernel.experts // self.placement.experts, 1)
+        return own_experts * KERNEL_FORMATS[self.formats.experts].empty_rows
+
+    def drawing_share(self, kernel: Kernel, load: Load) -> Any:
+        """Return the share of the products of a kernel that draw power, as empty rows of experts draw less."""
+        if not isinstance(kernel, ExpertsKernel) or not self._empty_rows(kernel):
+            return 1.0
+        tokens = np.asarray(load.all_tokens, dtype=np.float64)
+        sizes = self.expert_sizes(kernel, np.maximum(tokens.reshape(-1), 1e-9))
+        own_experts = max(kernel.experts // self.placement.experts, 1)
+        drawing = EMPTY_ROW_POWER * sizes["distinct"] / own_experts
+        return (1 - self._empty_rows(kernel) * (1 - drawing) / sizes["rows"]).reshape(tokens.shape)
 
     def _attention_s(self, kernel: AttentionKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)

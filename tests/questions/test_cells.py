@@ -337,9 +337,7 @@ def test_the_everyday_questions_are_thirty_of_different_threads() -> None:
     assert len(EVERYDAY) == 30 and len({asked["source"] for asked in EVERYDAY}) == 30
 
 
-@pytest.mark.parametrize(
-    "options", [{"gpu": {"t4"}}, {"gpu": b"t4"}, {"gpu": (name for name in ["t4"])}], ids=["set", "bytes", "generator"]
-)
+@pytest.mark.parametrize("options", [{"gpu": {"t4"}}, {"gpu": b"t4"}], ids=["set", "bytes"])
 def test_values_of_other_types_get_one_sentence(options: dict[str, Any]) -> None:
     with pytest.raises(BadValue, match="`--gpu` takes a value or a list of values"):
         pl.predict("alexnet", **options)
