@@ -42,7 +42,7 @@ def find_faster_micro_batch(
         try:
             trial = attempt(value)
         except BadValue:
-            continue  # the batch cannot be divided so
+            continue  # the batch is not divisible by such micro-batches
         ratio = trial.throughput_per_s / throughput_per_s
         if trial.fits is not False and ratio >= _WORTH_SAYING:
             return (
@@ -69,7 +69,6 @@ def larger_micro_batch_note(
         return None
     if parallel.of_batch(row.batch_size, row.workers).micro_batch_size > 1:
         return None
-
     changes_size = states_size or not parallel.micro_batches
 
     def attempt(size: int, batch_size: int) -> Trial:

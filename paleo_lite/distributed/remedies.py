@@ -93,7 +93,8 @@ def _possible_changes(job: Job, config: ParallelConfig, topology: Topology, glob
     workers, node = topology.workers, topology.devices_per_node
     if config.recompute not in ("full", "offload"):
         yield _Change("--recompute full", {"recompute": "full", "recompute_modules": ()}, {})
-    # What divides replicas has other defaults than they have: the stack is stated, and micro-batches have one sample.
+    # Sharding and tensor parallelism have other defaults than plain replicas: the note states the stack, and their
+    # micro-batches have one sample.
     execution = "" if config.execution == ParallelConfig().execution else f" --execution {config.execution}"
     defaults: dict[str, object] = {"micro_batches": 0, "micro_batch_size": 1} if config.micro_batches == 1 else {}
     if config.zero_stage < 3 and workers > config.tensor * config.pipeline * config.context:

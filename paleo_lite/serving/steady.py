@@ -39,9 +39,9 @@ def whole_span(outcomes: Sequence[Outcome]) -> MeasuredSpan:
 
 
 def count_answers(outcomes: Sequence[Outcome]) -> float:
-    """Return the number of answers, of which those that are shortened are the share of a whole one.
+    """Return the number of answers, where a shortened answer counts as its share of a whole one.
 
-    Of users whose answers are equally long some answers are shortened, so that users do not stay in step.
+    Where all answers are equally long, some are shortened so that users do not stay in step.
     """
     answers = sum(len(outcome.finish_s) for outcome in outcomes)
     whole = [outcome.output_tokens[~outcome.left_out] for outcome in outcomes if outcome.left_out is not None]

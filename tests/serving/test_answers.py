@@ -320,10 +320,14 @@ def test_limits_of_an_engine_are_those_of_each_rank(engine: str, ranks: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("gpu", "devices", "precision", "prompt_tokens", "measured_per_s"),
-    [("h200-sxm", 8, "fp8", 8192, 1276), ("b200", 4, "nvfp4", 8192, 3279), ("b200", 4, "nvfp4", 32768, 859)],
-)
-def test_long_prompts_on_ranks_of_their_own(gpu, devices, precision, prompt_tokens, measured_per_s) -> None:
+    ("gpu", "devices", "precision", "prompt_tokens", "measured_per_s", "beyond"),
+    # The second is 0.1% above the end of its interval.
+    [
+        ("h200-sxm", 8, "fp8", 8192, 1276, 1.0), ("b200", 4, "nvfp4", 8192, 3279, 1.005),
+        ("b200", 4, "nvfp4", 32768, 859, 1.0),
+    ],
+)  # fmt: skip
+def test_long_prompts_on_ranks_of_their_own(gpu, devices, precision, prompt_tokens, measured_per_s, beyond) -> None:
     """Llama 4 Maverick in TensorRT-LLM's performance overview of 1.2: output tokens per second and GPU."""
     served = pl.serve(
         "llama-4-maverick", gpu=gpu, tensor=devices, expert_parallel=devices, attention_data_parallel=devices,
@@ -331,8 +335,7 @@ def test_long_prompts_on_ranks_of_their_own(gpu, devices, precision, prompt_toke
         input_tokens=prompt_tokens, output_tokens=1024,
     )  # fmt: skip
     figure = served.figures["output_tokens_per_s_per_gpu"]
-    assert figure.value == pytest.approx(measured_per_s, rel=0.3)  # the farthest is the second, at the interval's end
-    assert 0.97 * figure.low < measured_per_s < 1.03 * figure.high
+    assert figure.low < measured_per_s < beyond * figure.high
 
 
 def test_fewer_users_than_replicas_leave_the_others_idle() -> None:
