@@ -55,10 +55,13 @@ def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> f
     return total
 
 
-def sequence_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: float) -> float:
+def sequence_bytes(
+    step: EngineStep, kernels: Sequence[CountedKernel], tokens: float, window_share: float = 0.0
+) -> float:
     """Return the bytes of the cache of a sequence on one device: keys and values of every token, or states.
 
-    Latent attention keeps one vector per token on every device. A layer with a window keeps no more tokens than that.
+    Latent attention keeps one vector per token on every device. A layer with a window keeps no more tokens than that,
+    or `window_share` of all tokens, if these are more.
     """
     cache_bytes = bytes_per_number(step.formats.attention.partition("/")[2])
     total = 0.0
@@ -66,19 +69,26 @@ def sequence_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: f
         kernel = counted.kernel
         if isinstance(kernel, AttentionKernel):
             numbers = kernel.kv_heads * (kernel.key_size + kernel.value_size)
-            total += counted.count * kept_tokens(kernel, tokens) * numbers * cache_bytes
+            total += counted.count * cached_tokens(kernel, tokens, window_share) * numbers * cache_bytes
         elif isinstance(kernel, Pointwise):
             total += counted.count * kernel.state_bytes
     return total
 
 
-def kept_tokens(kernel: AttentionKernel, tokens: float) -> float:
+def reserved_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: float) -> float:
+    """Return the bytes of the cache that an engine sets aside for a sequence on one device, see `sequence_bytes`."""
+    engine_kernels = KERNELS.get(step.engine)
+    window_share = 0.0 if engine_kernels is None else engine_kernels.window_cache_share
+    return sequence_bytes(step, kernels, tokens, window_share)
+
+
+def cached_tokens(kernel: AttentionKernel, tokens: float, window_share: float = 0.0) -> float:
     """Return the tokens of a sequence whose keys an attention kernel has in its cache."""
     if kernel.keeps == "none":
         return 0.0
     if kernel.keeps == "all" or kernel.window is None:
         return tokens
-    return min(tokens, kernel.window)
+    return max(min(tokens, kernel.window), window_share * tokens)
 
 
 def activation_bytes(

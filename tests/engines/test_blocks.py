@@ -25,7 +25,7 @@ from paleo_lite.engines.kernels import (
     Pointwise,
     ProductKernel,
 )
-from paleo_lite.engines.memory import kept_tokens
+from paleo_lite.engines.memory import cached_tokens
 from paleo_lite.errors import BadValue
 from shipped_networks import LANGUAGE_MODELS, of_each_form
 
@@ -396,7 +396,7 @@ def test_kernels_keep_the_cache_of_the_network(name: str) -> None:
         kernel = one.kernel
         if isinstance(kernel, AttentionKernel):
             kept += (
-                one.count * kept_tokens(kernel, CONTEXT + 1) * kernel.kv_heads * (kernel.key_size + kernel.value_size)
+                one.count * cached_tokens(kernel, CONTEXT + 1) * kernel.kv_heads * (kernel.key_size + kernel.value_size)
             )
         elif isinstance(kernel, Pointwise):
             states += one.count * kernel.state_bytes / 4

@@ -10,7 +10,7 @@ import pytest
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.engines.kernels import ExpertsKernel
-from paleo_lite.engines.memory import activation_bytes, sequence_bytes, stored_weight_bytes
+from paleo_lite.engines.memory import activation_bytes, reserved_bytes, sequence_bytes, stored_weight_bytes
 from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
@@ -32,12 +32,13 @@ def placed(
     kv_cache: str = "bf16",
     experts: int = 1,
     attention_data: int = 1,
+    engine: str = "vllm",
 ) -> ModelOnDevice:
     workload, machine, model = resolve_question(
         Question(network, gpu, precision=precision, phase="decode", weights=weights)
     )
     alone = ModelOnDevice(workload, machine, model, tensor_group(machine.device, devices), kv_cache)
-    return with_kernels(alone, "vllm", experts=experts, attention_data=attention_data)
+    return with_kernels(alone, engine, experts=experts, attention_data=attention_data)
 
 
 def per_token(on_device: ModelOnDevice, tokens: int = 1000) -> float:
@@ -83,6 +84,18 @@ def test_a_window_keeps_no_more_tokens_than_it_sees() -> None:
     """gpt-oss-120b: 18 blocks keep all tokens, 18 keep 128: 2 x 8 heads of 64 numbers each."""
     on_device = placed("gpt-oss-120b", "b200", weights="mxfp4")
     assert per_token(on_device, 4096) * 4096 == 2 * 8 * 64 * 2 * 18 * (4096 + 128)
+
+
+@pytest.mark.parametrize(("engine", "share"), [("vllm", 0.0), ("sglang", 0.8), ("tensorrt-llm", 1.0)])
+def test_engines_set_aside_more_than_a_window(engine: str, share: float) -> None:
+    """TensorRT-LLM 1.2 has one pool for all layers; SGLang's pool of windows has 0.8 of the tokens of the other pool.
+
+    Sources: KVCacheManager in tensorrt_llm/_torch/pyexecutor/resource_manager.py, `--swa-full-tokens-ratio` of SGLang.
+    """
+    on_device = placed("gpt-oss-120b", "b200", weights="mxfp4", engine=engine)
+    assert on_device.kernels is not None
+    reserved = reserved_bytes(on_device.kernels.step, device_kernels(on_device, "decode", 4095), 4096)
+    assert reserved == pytest.approx(2 * 8 * 64 * 2 * 18 * (4096 + max(128, share * 4096)))
 
 
 def test_attention_groups_hold_sequences_of_their_own() -> None:

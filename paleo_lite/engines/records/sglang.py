@@ -61,6 +61,8 @@ SGLANG = Server(
         engine="sglang",
         # rotary_embedding, then store_kvcache; only gpt-oss and Qwen3's mixtures write it in the first
         launches={"rotary embedding and cache": 2},
+        # The pool of layers with windows has this share of the other pool's tokens (`--swa-full-tokens-ratio`).
+        window_cache_share=0.8,
         sources=("https://github.com/sgl-project/sglang/tree/main/python/sglang/srt/layers",),
     ),
     launcher=Launcher(
