@@ -70,6 +70,35 @@ def moved_bytes(step: EngineStep, kernel: Kernel, load: Load) -> float:
     return 0.0
 
 
+def least_s(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> Any:
+    """Return the seconds in which a device moves what some kernels must move, at the bandwidth of its data sheet.
+
+    No server was measured to take less. Activations of prompts may stay in the L2 cache, weights do not. Tokens of a
+    server may share experts, but each has all of its own.
+    """
+    per_s, total_s = step.device.bandwidth_bytes_per_s, 0.0
+    for counted in kernels:
+        kernel = counted.kernel
+        if isinstance(kernel, ExpertsKernel):
+            total_s = total_s + counted.count * step.one_token_s(kernel, load)
+        elif isinstance(kernel, ProductKernel):
+            sizes = step.product_sizes(kernel, load)
+            if load.has_prompts:
+                read_bytes = kernel.groups * kernel.n * kernel.k * sizes["weight_bytes"]
+            else:
+                read_bytes, _ = product_bytes(**sizes)
+            total_s = total_s + counted.count * read_bytes / per_s * (rows_of(kernel, load) > 0)
+        elif isinstance(kernel, AttentionKernel) and kernel.rows == "decoding":
+            one_head = decode_attention_bytes(decoded_keys(kernel, load), **step.attention_sizes(kernel))
+            cache_bytes = np.asarray(load.sequences, dtype=np.float64) * kernel.kv_heads * one_head
+            total_s = total_s + counted.count * cache_bytes / per_s
+        elif isinstance(kernel, Pointwise) and kernel.launches and not load.has_prompts:
+            rows = rows_of(kernel, load)
+            moved = (kernel.row_bytes * rows + kernel.fixed_bytes) * (rows > 0)
+            total_s = total_s + counted.count * moved / per_s
+    return total_s
+
+
 Part = Literal["arithmetic", "memory", "peak"]
 """Term of a kernel's time: arithmetic or memory traffic as fitted, or arithmetic at the peak of the data sheet."""
 

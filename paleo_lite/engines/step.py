@@ -228,10 +228,10 @@ class EngineStep:
         seconds = launch * shortest_s + work * rest_s
         if isinstance(kernel, ExpertsKernel) and work < 1:
             # Tokens of a server share experts, but each token has all of its own: those are read in any case.
-            seconds = np.maximum(seconds, self._one_token_s(kernel, load))
+            seconds = np.maximum(seconds, self.one_token_s(kernel, load))
         return seconds
 
-    def _one_token_s(self, kernel: ExpertsKernel, load: Load) -> Any:
+    def one_token_s(self, kernel: ExpertsKernel, load: Load) -> Any:
         """Return the seconds in which a device reads the experts of one token at the bandwidth of its data sheet."""
         rates, weight_bytes, _ = self._rates(self.formats.experts)
         placement = self.placement

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from ..calibration.posterior import remaining_width, shares_of
-from ..engines.activity import DataSheetConstants, kernel_activity
+from ..engines.activity import DataSheetConstants, kernel_activity, least_s
 from ..engines.blocks import sampled_logits
 from ..engines.causes import HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.constants import EngineConstants, Host
@@ -27,7 +27,7 @@ from ..engines.step import ONE_DEVICE, EngineStep, Load, ReplicaDivision
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import speed_under_limit
-from ..timing.intervals import INTERVAL_LEVEL, NORMAL_QUANTILES, Z_90
+from ..timing.intervals import INTERVAL_LEVEL, NORMAL_QUANTILES, Z_90, not_below
 from ..timing.memory import Memory
 
 if TYPE_CHECKING:
@@ -194,8 +194,9 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
         quantile = NORMAL_QUANTILES[level]
         factor = np.exp(quantile * self.deviation)
         share = quantile / Z_90 * self.width
-        least_s, most_s = (host_end(self.host_s, end_s, share) for end_s in self.host_range_s)
-        return kernels_s / factor + least_s, kernels_s * factor + most_s
+        low_host_s, high_host_s = (host_end(self.host_s, end_s, share) for end_s in self.host_range_s)
+        fastest_s = not_below(kernels_s / factor, least_s(self.step, self.kernels, self.load), kernels_s)
+        return fastest_s + low_host_s, kernels_s * factor + high_host_s
 
     @property
     def cache_bytes_per_sequence(self) -> float:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..engines.activity import kernel_activity
+from ..engines.activity import kernel_activity, least_s
 from ..engines.kernels import CountedKernel, ExpertsKernel
 from ..engines.placed import KERNEL_MODEL
 from ..engines.records.record import Server
 from ..engines.step import Load
 from ..machines import Device
 from ..timing.activity import Activity
+from ..timing.intervals import not_below
 from .adapters import AdapterCost
 from .cache import CacheRoom, measure_room
 from .placement import ModelOnDevice
@@ -147,7 +148,8 @@ class KernelTimer(Timer):
             sequences=np.minimum(of_group, 1024.0),
             context=context,
         )
-        return self.step.relative_interval(kernels, load)
+        low, high = self.step.relative_interval(kernels, load)
+        return not_below(low, least_s(self.step, kernels, load) / self.step.total_s(kernels, load), 1.0), high
 
     def measure_room(self, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
         """Return the room of the cache."""

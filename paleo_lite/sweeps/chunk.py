@@ -15,7 +15,7 @@ from ..timing.activity import Activity
 from ..timing.answer import BOUND, FORECAST
 from ..timing.broadcast import keep_freed_memory
 from ..timing.energy import power_of
-from ..timing.intervals import DIRECT_PRECISIONS
+from ..timing.intervals import DIRECT_PRECISIONS, not_below
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..units import format_si
 from ..version import __version__
@@ -127,7 +127,7 @@ def _fill_single_worker_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     indices = single.index_of(grid.per_worker)
     bound_s, low_s = single.bound_s, single.low_s
     if grid.chunk.precision in DIRECT_PRECISIONS:
-        low_s = np.minimum(np.maximum(low_s, bound_s), single.time_s)
+        low_s = not_below(low_s, bound_s, single.time_s)
     times = {"time_s": single.time_s, "low_s": low_s, "high_s": single.high_s, "bound_s": bound_s}
     for name, seconds in times.items():
         worker_seconds = np.where(grid.per_worker > 0, seconds[..., indices], np.nan)

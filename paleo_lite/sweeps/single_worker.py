@@ -17,7 +17,8 @@ from ..errors import PaleoError
 from ..serving.iteration import iteration_of
 from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import BatchedStack, CaseStack, Passes
-from ..timing.models import BoundModel, TimeModel
+from ..timing.intervals import not_below
+from ..timing.models import BoundModel, TimeModel, TrafficModel
 from ..timing.terms import RequestedOutputs
 from ..timing.workload import Workload
 from .cases import build_stack, count_work_with_update, counted_precision, resolve_network
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 BOUND = BoundModel()
 """Time model of the lower bound of every forecast."""
+
+TRAFFIC = TrafficModel()
+"""Time model of what no interval of layers extends below."""
 
 _BLOCK_ENTRIES = 2**15
 """Layers times batch sizes that are predicted at once, so that the arrays stay in the cache of a core."""
@@ -87,6 +91,7 @@ class _FilledTimes:
         self.models = {key: model for key, model in grid.models.items() if key not in grid.engines}
         shape = (*grid.shape[:3], len(sizes))
         self.time_s, self.low_s, self.high_s, self.bound_s = (np.full(shape, np.nan) for _ in range(4))
+        self.traffic_s = np.full((shape[0], shape[1], shape[3]), np.nan)
         self.arithmetic_s, self.memory_s, self.peak_s = (np.full(shape, np.nan) for _ in range(3))
         self.flops = np.empty((len(grid.chunk.cases), len(sizes)))
         self._blocks_of_passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
@@ -101,13 +106,15 @@ class _FilledTimes:
             self._fill_model(stack, batched, key, model, cases, block)
 
     def _fill_bound(self, batched: BatchedStack, device: int, cases: slice, block: slice) -> None:
-        """Fill the bound of a device, and the time of the arithmetic at its peak."""
+        """Fill the bound of a device, and the times of the arithmetic at its peak and of the traffic."""
         chunk = self.grid.chunk
         outputs = RequestedOutputs(interval=False, activity=True)
         bound = BOUND.evaluate_many(batched, self.grid.machines[device], chunk.precision, outputs)
         assert bound.activity is not None
         factor = narrow_factor(self.grid.devices[device], chunk.precision)
+        traffic = TRAFFIC.evaluate_many(batched, self.grid.machines[device], chunk.precision, RequestedOutputs())
         self.bound_s[cases, device, :, block] = bound.time_s[:, None]
+        self.traffic_s[cases, device, block] = traffic.time_s
         self.peak_s[cases, device, :, block] = factor * bound.activity.peak_s[:, None]
 
     def _fill_model(
@@ -129,7 +136,8 @@ class _FilledTimes:
         self.arithmetic_s[selection] = times.activity.arithmetic_s
         self.memory_s[selection] = times.activity.memory_s
         if times.low_s is not None and times.high_s is not None:
-            self.low_s[selection], self.high_s[selection] = times.low_s, times.high_s
+            self.low_s[selection] = not_below(times.low_s, self.traffic_s[cases, device, block], times.time_s)
+            self.high_s[selection] = times.high_s
         if times.pieces_s is not None:
             for index, case in enumerate(range(cases.start, cases.stop)):
                 self._blocks_of_passes[case, device, number].append(stack.passes_of(index, times.pieces_s))

@@ -34,6 +34,11 @@ DIRECT_PRECISIONS = ("fp64",)
 Intervals do not extend below the lower bound in them."""
 
 
+def not_below(low_s: Any, least_s: Any, time_s: Any) -> Any:
+    """Return the lower end of an interval of a time, raised to the least that is possible; at most the time itself."""
+    return np.minimum(np.maximum(low_s, least_s), time_s)
+
+
 def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL_LEVEL) -> tuple[OneOrMany, OneOrMany]:
     """Return the interval that contains a time with the probability `level`, 0.8 or 0.9.
 

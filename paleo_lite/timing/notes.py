@@ -13,7 +13,7 @@ from ..machines.device import CLOCKS
 from ..units import format_si, parse_quantity
 from .generating import STATIC_BATCH_NOTE
 from .models import BoundModel, RooflineModel, TimeModel, kept_in_cache_bytes
-from .power import MIN_FRACTION, boost_fraction, limited_fraction, partners_limit_w
+from .power import MIN_FRACTION, boost_fraction, limited_fraction, matrix_boost, partners_limit_w
 from .prediction import Prediction
 from .terms import Terms
 from .workload import Workload
@@ -182,21 +182,24 @@ def slows_under_power_limit(model: TimeModel) -> bool:
     return model.is_forecast and model.ppp is None
 
 
+LEAST_BELOW_BOUND = 0.99
+"""Fraction of a bound below which the beginning of an interval is worth a note: an interval may begin at the traffic of
+all layers, and the arithmetic of some of them takes a little longer than theirs."""
+
+
 def range_notes(answer: RangedAnswer, device: Device, said: Iterable[str] = ()) -> list[str]:
     """Return notes on an interval of the time that begins below the bound, and one of the power above the limit.
 
-    Published times are below bounds, too: FLUX.1-dev, compiled, takes an L20 20.24 s for 28 steps
-    (https://github.com/xlite-dev/flux-faster), and its data sheet 20.54 s. `said` are notes beside those of the answer.
+    Intervals do not begin below what the memory needs at its bandwidth, and of bounds of arithmetic there is a note
+    where they begin below what the highest clock allows. Published times do, too: FLUX.1-dev, compiled, takes an L20
+    20.24 s for 28 steps (https://github.com/xlite-dev/flux-faster), and its data sheet 20.54 s. `said` are notes beside
+    those of the answer.
     """
     notes = []
     interval, bound_s, power_w = answer.interval, answer.bound_s, answer.power_interval_w
     is_said = any(note.startswith(FASTER_THAN_BOUND) for note in (*answer.notes, *said))
-    if interval is not None and bound_s is not None and interval[0] < bound_s and not is_said:
-        subject = "the time is" if answer.time_s < bound_s else "the interval begins"
-        notes.append(
-            f"{subject} below the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: "
-            "devices may clock higher, as an L20 with FLUX.1-dev was measured, and convolutions may multiply less"
-        )
+    if interval is not None and bound_s is not None and not is_said:
+        notes += _notes_below_bound(answer.time_s, interval[0], bound_s, device)
     highest_w = partners_limit_w(device)
     if power_w is not None and highest_w is not None and round(power_w[1]) > round(device.power_w or 0):
         notes.append(
@@ -204,6 +207,17 @@ def range_notes(answer: RangedAnswer, device: Device, said: Iterable[str] = ()) 
             f"{device.name} with limits up to about {highest_w:.0f} W; `--power-limit` states that of yours"
         )
     return notes
+
+
+def _notes_below_bound(time_s: float, low_s: float, bound_s: float, device: Device) -> list[str]:
+    """Return the note on an interval that begins below what a device takes at its highest clock, if it does."""
+    if low_s >= LEAST_BELOW_BOUND * bound_s / matrix_boost(device):
+        return []
+    subject = "the time is" if time_s < bound_s else "the interval begins"
+    return [
+        f"{subject} below the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: "
+        "devices may clock higher, as an L20 with FLUX.1-dev was measured, and convolutions may multiply less"
+    ]
 
 
 def faster_than_bound_note(prediction: Prediction) -> str:

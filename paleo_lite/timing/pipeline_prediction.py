@@ -20,7 +20,7 @@ from .answer import Answer, as_json
 from .diffusion import diffusion_constants
 from .energy import Power
 from .facility import Facility
-from .intervals import QUANTILES, interval_of
+from .intervals import QUANTILES, interval_of, not_below
 from .models import TimeModel
 from .pipeline_run import PipelineRun
 from .prediction import Prediction
@@ -58,6 +58,11 @@ class PartPrediction(NamedTuple):
     def bound_s(self) -> float:
         """Lower bound of the seconds of all runs."""
         return self.runs * self.prediction.bound_s / self.devices
+
+    @property
+    def traffic_s(self) -> float:
+        """Seconds of the bytes that must move in all runs, at the bandwidth of the data sheet."""
+        return self.runs * self.prediction.traffic_s / self.devices
 
     @property
     def activity(self) -> Activity:
@@ -290,10 +295,12 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
         """Intervals by level in percent; empty for models without uncertainty."""
         if self.deviation is None:
             return {}
-        return {
-            f"{level * 100:.0f}": tuple(map(float, interval_of(self.time_s, self.deviation, level)))  # type: ignore[misc]
-            for level in QUANTILES
-        }
+        traffic_s = sum(part.traffic_s for part in self.parts)
+        intervals = {}
+        for level in QUANTILES:
+            low_s, high_s = interval_of(self.time_s, self.deviation, level)
+            intervals[f"{level * 100:.0f}"] = float(not_below(low_s, traffic_s, self.time_s)), float(high_s)
+        return intervals
 
     @property
     def macs(self) -> int:

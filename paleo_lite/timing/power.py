@@ -196,6 +196,12 @@ def unlimited_clock(device: Device) -> float:
     return max(1.0, unlimited_hz / boost_hz)
 
 
+def matrix_boost(device: Device) -> float:
+    """Return the highest clock of a data sheet relative to that of its peaks of matrix products."""
+    tensor_hz, boost_hz = device.clock_hz("tensor"), device.clock_hz("boost")
+    return boost_hz / tensor_hz if tensor_hz and boost_hz else 1.0
+
+
 def partners_limit_w(device: Device) -> float | None:
     """Return the highest power limit that a GeForce card of this name may have, in watts, unless a user states one."""
     is_geforce = device.name.split()[0] == "GeForce" and device.requested_power_limit_w is None

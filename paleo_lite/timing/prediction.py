@@ -19,7 +19,7 @@ from .answer import Answer, as_json
 from .energy import Power, power_of
 from .facility import Facility
 from .generating import cache_bytes_per_sequence, compute_bound_batch_size, tokens_per_batch
-from .intervals import DIRECT_PRECISIONS, QUANTILES
+from .intervals import DIRECT_PRECISIONS, QUANTILES, not_below
 from .models import TimeModel
 from .power import sustained_fraction
 from .terms import LaunchedKernels, Terms, layers_peak_s
@@ -54,6 +54,9 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
         Peak memory compared with the device's; None if it was not requested.
     bound_terms : Terms or None
         Terms of the lower bound; None if the model itself is a bound.
+    traffic_s : float
+        Seconds of the bytes that must move at the bandwidth of the data sheet, below which no interval extends; 0 where
+        the intervals of the model do not.
     board_bound_s : float or None
         Bound of all devices of a board, if they shared the work; None for single devices.
     budget : Budget or None
@@ -76,6 +79,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     notes: tuple[str, ...] = ()
     memory: MemoryFit | None = None
     bound_terms: Terms | None = None
+    traffic_s: float = 0.0
     board_bound_s: float | None = None
     budget: Budget | None = None
     facility: Facility | None = None
@@ -282,8 +286,10 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
             if interval is None:
                 break
             low_s, high_s = interval
+            least_s = self.traffic_s
             if self.workload.precision in DIRECT_PRECISIONS and self.bound_terms is not None:
-                low_s = min(max(low_s, self.bound_terms.time_s), self.time_s)
+                least_s = self.bound_terms.time_s
+            low_s = float(not_below(low_s, least_s, self.time_s))
             intervals[f"{level:.0%}".rstrip("%")] = (low_s, high_s)
         return intervals
 

@@ -94,3 +94,12 @@ def test_kernels_are_shown_by_the_command() -> None:
     first = answer["kernels"][0]
     assert set(first) == {"name", "launches", "time_s", "share"}
     assert first["name"] == "gate and up projection"  # the largest matrix of a block
+
+
+def test_no_iteration_needs_more_than_the_bandwidth() -> None:
+    """64 tokens of Llama 3.1 8B read its weights but the embedding, and 64 caches; an H100 reads 3,352 GB/s."""
+    on_device = placed("llama-3.1-8b", gpu="h100-sxm")
+    tables = tabulate(timer_of(on_device), max_new_tokens=64, max_sequences=64, max_prompt=32, max_context=2049)
+    weight_bytes = 2 * (8_030_261_248 - 128_256 * 4096)
+    cache_bytes = 64 * 2048 * 2 * 32 * 8 * 128 * 2
+    assert tables.relative_low[64] * tables.iteration_s(64, 64 * 2048) >= (weight_bytes + cache_bytes) / 3352e9

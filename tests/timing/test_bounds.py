@@ -69,3 +69,27 @@ def test_a_large_batch_does_not_wait():
     seconds = spent(predict_any("vgg16", gpu="v100-sxm2", precision="fp16", batch_size=128))
     assert seconds["waiting for the host"] < 0.01 * sum(seconds.values())
     assert seconds["arithmetic"] > seconds["memory traffic"] > seconds["short kernels"]
+
+
+LLAMA_BYTES = 2 * (8_030_261_248 - 128_256 * 4096)
+"""Weights of Llama 3.1 8B in 16 bits that a token reads: all parameters of its model card but the embedding's."""
+
+CACHE_BYTES = 2 * 32 * 8 * 128 * 2
+"""Keys and values of a token of Llama 3.1 8B in 16 bits: 32 blocks, 8 heads of 128 numbers (its config)."""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "batch_size", "context", "bytes_per_s"),
+    [("h100-sxm", 64, 8192, 3352e9), ("t4", 1, 128, 320e9), ("mi300x", 1, 128, 5300e9)],
+)
+def test_no_interval_needs_more_than_the_bandwidth(gpu: str, batch_size: int, context: int, bytes_per_s: float) -> None:
+    """A decode step reads all weights and the cache of all sequences; bandwidths are those of the data sheets."""
+    asked = {"gpu": gpu, "phase": "decode", "precision": "fp16", "batch_size": batch_size, "context": context}
+    low_s, _ = pl.predict("llama-3.1-8b", **asked).interval
+    assert low_s >= (LLAMA_BYTES + batch_size * context * CACHE_BYTES) / bytes_per_s
+
+
+def test_no_token_of_an_own_machine_needs_more_than_the_bandwidth() -> None:
+    """An RTX 4090 reads 1,008 GB/s."""
+    found = pl.local("llama-3.1-8b", gpu="rtx4090", weights="f16", context=4096)
+    assert found.interval[0] >= (LLAMA_BYTES + 4096 * CACHE_BYTES) / 1008e9

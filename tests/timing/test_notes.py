@@ -8,6 +8,9 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.machines import find_device
+from paleo_lite.timing.notes import _notes_below_bound
+from paleo_lite.units import format_si
 
 
 def test_a_bound_says_what_caches_and_clocks_leave_of_it() -> None:
@@ -35,15 +38,23 @@ def test_a_bound_without_cache_and_clock_on_record_has_no_note() -> None:
     assert not any("the roofline of" in note for note in found.notes)
 
 
-def test_an_interval_below_the_data_sheet_has_a_note() -> None:
-    """The bound of decoding is the time to read the weights once; what is above its bound has no such note."""
-    prediction = pl.predict("llama-3.1-8b", gpu="t4", phase="decode", precision="fp16")
+def test_an_interval_below_the_arithmetic_of_the_data_sheet_has_a_note() -> None:
+    """Convolutions of VGG-16 are bound by arithmetic; decoding by memory, and nothing was measured above its rate."""
+    prediction = pl.predict("vgg16", gpu="k40m", precision="fp32", batch_size=32)
     assert prediction.interval[0] < prediction.bound_s < prediction.time_s
     (note,) = [note for note in prediction.notes if "the interval begins below" in note]
-    assert "47.78 ms of the data sheet" in note
-    calm = pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", precision="fp16")
-    assert calm.interval[0] > calm.bound_s
+    assert f"{format_si(prediction.bound_s, 's')} of the data sheet" in note
+    calm = pl.predict("llama-3.1-8b", gpu="t4", phase="decode", precision="fp16")
+    assert calm.interval[0] >= 0.99 * calm.bound_s
     assert not any("the interval begins below" in note for note in calm.notes)
+
+
+def test_no_note_on_what_the_highest_clock_allows() -> None:
+    """Products of an H100 are listed at 1,830 MHz, and its highest clock is 1,980 MHz (hardware/h100-sxm.toml)."""
+    device = find_device("h100-sxm")
+    assert _notes_below_bound(1.1, 1830 / 1980, 1.0, device) == []
+    (note,) = _notes_below_bound(1.1, 0.97 * 1830 / 1980, 1.0, device)
+    assert note.startswith("the interval begins below the 1 s of the data sheet")
 
 
 @pytest.mark.parametrize(("gpu", "limit", "is_sold_higher"), [("rtx4090", None, True), ("rtx4090", 450, False),
