@@ -28,7 +28,7 @@ from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
-from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
+from ..reinforcement.trainer import Batching, LongestMicroBatch, TrainerTimes, time_trainer
 from ..reinforcement.weights import WeightTransfer, has_host_link, swap_s, transfer_weights
 from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
@@ -66,20 +66,20 @@ def predict_rl(question: Rl, constants: RlConstants | None = None) -> Predicted:
     devices = find_devices(question)
     lengths = response_lengths_of(question)
     _check(question, devices)
-    job = make_job(question, devices.device, float(trained_tokens(question, lengths).mean()))
-    trainer = time_trainer_of(question, devices, job, lengths, constants)
+    jobs = make_jobs(question, devices.device, lengths)
+    trainer = time_trainer_of(question, devices, jobs, lengths, constants)
     rollouts, deployment = None, None
     if question.rules.rolls_out:
         deployment = make_deployment(question, devices)
         rollouts = roll_out_samples(question, devices, deployment, lengths, constants)
-    return complete(question, devices, job, lengths, trainer, rollouts, deployment, constants)
+    return complete(question, devices, jobs.mean, lengths, trainer, rollouts, deployment, constants)
 
 
 def predict_trainer(question: Rl, constants: RlConstants | None = None) -> TrainerTimes:
     """Return the passes of the trainer alone."""
     devices, lengths = find_devices(question), response_lengths_of(question)
-    job = make_job(question, devices.device, float(trained_tokens(question, lengths).mean()))
-    return time_trainer_of(question, devices, job, lengths, constants or rl_constants())
+    jobs = make_jobs(question, devices.device, lengths)
+    return time_trainer_of(question, devices, jobs, lengths, constants or rl_constants())
 
 
 def predict_transfer(question: Rl, constants: RlConstants | None = None) -> WeightTransfer:
@@ -192,25 +192,47 @@ def make_job(question: Rl, device: Device, mean_tokens: float, unit: int = 0) ->
     return Job(workload, machine, model)
 
 
+class TrainerJobs(NamedTuple):
+    """The training of a sample."""
+
+    mean: Job  # of the mean length of all samples, of which times are
+    longest: Job  # of the longest possible one, of which memory is
+
+
+def make_jobs(question: Rl, device: Device, lengths: Ints, unit: int = 0) -> TrainerJobs:
+    """Return the training of the samples of a question."""
+    mean_tokens = float(trained_tokens(question, lengths).mean())
+    return TrainerJobs(
+        make_job(question, device, mean_tokens, unit), make_job(question, device, longest_tokens(question), unit)
+    )
+
+
+def longest_tokens(question: Rl) -> int:
+    """Return the tokens of the longest possible sample, prompt and response."""
+    return int(question.prompt_tokens + question.longest_response)
+
+
 def trained_tokens(question: Rl, lengths: Ints) -> Floats:
     """Return the tokens that the trainer computes for every sample: with padding those of the longest possible one."""
     if question.framework_rules.pads:
-        return np.full(len(lengths), float(question.prompt_tokens + question.longest_response))
+        return np.full(len(lengths), float(longest_tokens(question)))
     return lengths.astype(float) + question.prompt_tokens
 
 
-def _samples_per_micro_batch(question: Rl, mean_tokens: float) -> int:
-    """Return the samples of a micro-batch: those asked for, or as many as have its tokens."""
+def _samples_per_micro_batch(question: Rl, sample_tokens: float) -> int:
+    """Return the samples of a micro-batch: those asked for, or as many of some tokens each as fill it."""
     if question.micro_batch is not None:
         return int(question.micro_batch)
     framework = question.framework_rules
     if not framework.is_packed and question.micro_batch_tokens is None:
         return 1
     tokens = question.micro_batch_tokens or framework.micro_batch_tokens
-    return max(int(tokens * question.context_parallel / mean_tokens), 1)
+    return max(int(tokens * question.context_parallel / sample_tokens), 1)
 
 
-def time_trainer_of(question: Rl, devices: Devices, job: Job, lengths: Ints, constants: RlConstants) -> TrainerTimes:
+def time_trainer_of(
+    question: Rl, devices: Devices, jobs: TrainerJobs, lengths: Ints, constants: RlConstants
+) -> TrainerTimes:
     """Return the times of the trainer."""
     framework = question.framework_rules
     tokens = np.random.default_rng(1).permutation(trained_tokens(question, lengths))
@@ -223,7 +245,9 @@ def time_trainer_of(question: Rl, devices: Devices, job: Job, lengths: Ints, con
             f"of the trainer (got {question.tensor * question.pipeline * question.context_parallel})"
         )
     size = _samples_per_micro_batch(question, float(tokens.mean()))
-    size = max(min(size, len(tokens) // question.updates_per_step // replicas), 1)
+    samples_of_rank = max(len(tokens) // question.updates_per_step // replicas, 1)
+    size = min(size, samples_of_rank)
+    longest_size = min(_samples_per_micro_batch(question, longest_tokens(question)), samples_of_rank)
     is_tuned = question.uses_megatron and supports_stack(devices.device)
     parallel = ParallelConfig(
         tensor=question.tensor,
@@ -237,13 +261,14 @@ def time_trainer_of(question: Rl, devices: Devices, job: Job, lengths: Ints, con
         recompute=question.recompute or ("" if is_tuned else "full"),
     )
     batching = Batching(tokens, size, question.updates_per_step, framework.is_balanced)
-    evidence = evidence_of(question.calibration)
+    job, evidence = jobs.mean, evidence_of(question.calibration)
     topology = learned_topology(part_of(devices.topology, devices.trainer), devices.device, evidence, TRAINING)
     if evidence is not None and TRAINING in evidence.kinds:
         micro_batches = max(len(tokens) // (question.updates_per_step * replicas * size), 1)
         settings = Settings(parallel=parallel)
         job = learned_job(job, evidence, topology, settings, replicas * micro_batches * size, PARALLEL_3D)
-    return time_trainer(job, topology, parallel, batching, constants)
+    longest = LongestMicroBatch(jobs.longest, longest_size)
+    return time_trainer(job, topology, parallel, batching, longest, constants)
 
 
 def describe_evidence(question: Rl, devices: Devices, job: Job, deployment: Deployment | None) -> list[str]:
@@ -381,5 +406,5 @@ def _reward_model_s(question: Rl, devices: Devices, lengths: Ints, constants: Rl
     if network is None:
         return 0.0
     reward_question = replace(question, network=network, pipeline=1, expert_parallel=1)
-    job = make_job(reward_question, devices.device, float(trained_tokens(question, lengths).mean()))
-    return time_trainer_of(reward_question, devices, job, lengths, constants).forward_s
+    jobs = make_jobs(reward_question, devices.device, lengths)
+    return time_trainer_of(reward_question, devices, jobs, lengths, constants).forward_s

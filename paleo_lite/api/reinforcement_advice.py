@@ -26,13 +26,13 @@ from ..serving.deployment import Deployment
 from ..timing.memory import usable_bytes
 from .reinforcement import (
     Predicted,
+    TrainerJobs,
     complete,
     make_deployment,
-    make_job,
+    make_jobs,
     response_lengths_of,
     roll_out_samples,
     time_trainer_of,
-    trained_tokens,
 )
 from .reinforcement_answer import make_answer, rollout_bytes_of
 from .reinforcement_devices import Devices, find_devices
@@ -80,11 +80,11 @@ def advise_rl(question: Rl) -> RlAnswer:
     base = replace(question, steps_off=0)
     devices = find_devices(base)
     lengths = response_lengths_of(base)
-    job = make_job(base, devices.device, float(trained_tokens(base, lengths).mean()), unit=64)
+    jobs = make_jobs(base, devices.device, lengths, unit=64)
     steps_off = question.steps_off or 1
     apart = [round(share * devices.total) for share in SHARES] if devices.total >= 4 else []
     trainer_counts = [devices.total, *(devices.total - count for count in apart)]
-    trainers = list(_trainers(base, devices, job, lengths, trainer_counts, constants))
+    trainers = list(_trainers(base, devices, jobs, lengths, trainer_counts, constants))
     engines = list(_engines(question, devices, lengths, [devices.total, *apart], steps_off, constants))
     fitting = []
     for trained in trainers:
@@ -95,13 +95,13 @@ def advise_rl(question: Rl) -> RlAnswer:
             if is_colocated and question.steps_off:
                 continue  # rollouts that are off need devices of their own
             off = 0 if is_colocated else steps_off
-            predicted = _together(base, devices, job, trained, generated, off, lengths)
+            predicted = _together(base, devices, jobs.mean, trained, generated, off, lengths)
             if rollout_bytes_of(predicted) <= usable_bytes(devices.device):
                 fitting.append(predicted)
     if not fitting:
         raise BadValue(
-            f"no division of {devices.total} x {devices.device.name} holds {job.workload.network.name}: give more "
-            "`--workers`"
+            f"no division of {devices.total} x {devices.device.name} holds {jobs.mean.workload.network.name}: "
+            "give more `--workers`"
         )
     fitting.sort(key=lambda predicted: predicted.step.time_s)
     return msgspec.structs.replace(make_answer(fitting[0]), divisions=[_row(predicted) for predicted in fitting])
@@ -126,12 +126,12 @@ def _together(
 
 
 def _trainers(
-    question: Rl, devices: Devices, job: Job, lengths: Ints, counts: list[int], constants: RlConstants
+    question: Rl, devices: Devices, jobs: TrainerJobs, lengths: Ints, counts: list[int], constants: RlConstants
 ) -> Iterator[Trained]:
     """Yield the trainers that fit into the memory of their devices."""
     available = usable_bytes(devices.device)
     shapes: set[tuple[int, int, int]] = set()
-    for degrees in _degrees(question, devices, job.workload.network, float(lengths.mean())):
+    for degrees in _degrees(question, devices, jobs.mean.workload.network, float(lengths.mean())):
         shape = (degrees["tensor"], degrees["context_parallel"], degrees["expert_parallel"])
         if shape not in shapes and len(shapes) == MOST_SHAPES:
             continue
@@ -139,7 +139,7 @@ def _trainers(
         for count in dict.fromkeys(counts):
             placed = devices._replace(trainer=count)
             try:
-                times = time_trainer_of(variant, placed, job, lengths, constants)
+                times = time_trainer_of(variant, placed, jobs, lengths, constants)
             except PaleoError:
                 continue  # these devices cannot be divided so
             shapes.add(shape)

@@ -8,7 +8,7 @@ micro-batches of times t_j through p stages take ``sum of t_j + (p - 1) / v max 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,6 +44,13 @@ class Batching(NamedTuple):
     is_balanced: bool  # whether ranks get equal numbers of tokens
 
 
+class LongestMicroBatch(NamedTuple):
+    """The micro-batch of a step that may need most memory: samples that all have the longest possible length."""
+
+    job: Job  # whose workload has a sequence of that length
+    samples: int
+
+
 class TrainerTimes(msgspec.Struct, frozen=True):
     """Times of the trainer for all samples of a step, and the memory and state of one device."""
 
@@ -60,15 +67,23 @@ class TrainerTimes(msgspec.Struct, frozen=True):
 
 
 def time_trainer(
-    job: Job, topology: Topology, parallel: ParallelConfig, batching: Batching, constants: RlConstants
+    job: Job,
+    topology: Topology,
+    parallel: ParallelConfig,
+    batching: Batching,
+    longest: LongestMicroBatch,
+    constants: RlConstants,
 ) -> TrainerTimes:
     """Return the times of the trainer on all devices of a topology.
 
-    The workload of the job has sequences of the mean length of the samples. Raise BadValue if the devices cannot be
-    divided so.
+    The workload of the job has sequences of the mean length of the samples. The stack recomputes as much as the longest
+    micro-batch requires. Raise BadValue if the devices cannot be divided so.
     """
-    settings = Settings(parallel=parallel)
-    topology, settings = cluster_prior().cluster_at(ClusterScores.uniform(EXPECTED), topology, settings)
+    cluster = ClusterScores.uniform(EXPECTED)
+    topology, settings = cluster_prior().cluster_at(cluster, topology, Settings(parallel=parallel))
+    longest_bytes, recomputation = _longest_memory(longest, topology, settings)
+    parallel = msgspec.structs.replace(parallel, **recomputation)
+    settings = msgspec.structs.replace(settings, parallel=parallel)
     replicas = max(topology.workers // parallel.devices_per_replica, 1)
     per_update = len(batching.tokens) / batching.updates
     # As verl splits a mini-batch, and packs what fits into a number of tokens: the last micro-batches are not full.
@@ -89,13 +104,28 @@ def time_trainer(
         update_s=float((passes_s * factor + once_s) * batching.updates),
         imbalance=float(imbalance * batch_size / per_update),  # over equal shares of the samples, not of the places
         bubble_share=float(1 - micro_batches / slots),
-        memory_bytes=step.memory_bytes,
+        memory_bytes=max(float(step.memory_bytes or 0.0), longest_bytes),
         parameter_bytes=parameter_bytes,
         optimizer_bytes=optimizer_bytes,
         micro_batches=micro_batches,
         samples_per_micro_batch=parallel.micro_batch_size,
         description=plan.config.describe(plan.layout.data, plan.layout.micro_batches, per_update / replicas),
     )
+
+
+def _longest_memory(longest: LongestMicroBatch, topology: Topology, settings: Settings) -> tuple[float, dict[str, Any]]:
+    """Return the peak memory of a device with the longest micro-batch, and the recomputation of its plan."""
+    parallel = settings.parallel or ParallelConfig()
+    parallel = msgspec.structs.replace(parallel, micro_batch_size=longest.samples)
+    replicas = max(topology.workers // parallel.devices_per_replica, 1)
+    # A stage of a pipeline stores no more micro-batches than there are stages.
+    batch_size = replicas * longest.samples * parallel.pipeline
+    settings = msgspec.structs.replace(settings, parallel=parallel)
+    plan = plan_step(longest.job, topology, batch_size, settings)
+    step = train_3d_parallel(longest.job, topology, batch_size, settings)
+    assert step.memory_bytes is not None
+    names = ("recompute", "recompute_modules", "recompute_every", "offloaded_share")
+    return float(step.memory_bytes), {name: getattr(plan.config, name) for name in names}
 
 
 def _exposed_gradients_s(step: Step) -> float:

@@ -218,3 +218,20 @@ def test_micro_batches_that_are_not_full_are_counted_by_their_mean() -> None:
     """16 samples of a rank in micro-batches of at most 3, as verl splits them: five of 3, and one of 1."""
     assert ask(micro_batch=3).trainer.endswith("6 micro-batches of 2.67 on average")
     assert ask(micro_batch=4).trainer.endswith("4 micro-batches of 4")
+
+
+def test_the_trainer_needs_the_memory_of_its_longest_micro_batch() -> None:
+    """Two samples of 4,196 tokens may meet in a micro-batch, however long samples are on average."""
+    asked = {"max_tokens": 4196, "micro_batch": 2, "recompute": "none"}
+    short, long, shorter = (
+        ask(**{**asked, **changes}).trainer_bytes
+        for changes in ({"response_tokens": 400}, {"response_tokens": 3500}, {"max_tokens": 2148})
+    )
+    assert short == pytest.approx(long) and short > 1.2 * shorter
+
+
+def test_eager_attention_needs_the_weights_of_the_longest_sample() -> None:
+    """28 blocks of Qwen3 0.6B save 16 heads of 4,196 by 4,196 weights in 16 bits, in place of a result of 2,048."""
+    asked = {"max_tokens": 4196, "micro_batch": 1, "recompute": "none"}
+    eager, fused = (ask(attention=name, **asked).trainer_bytes for name in ("eager", "flash2"))
+    assert eager - fused == pytest.approx(28 * 2 * (16 * 4196**2 - 2048 * 4196), rel=0.03)
