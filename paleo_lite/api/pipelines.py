@@ -53,11 +53,7 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
 def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:
     """Return a run of a pipeline, its machine, and the time model of each precision."""
     run = make_run(pipeline, question)
-    evidence = None
-    if question.calibration is not None:
-        from ..calibration.store import evidence_of
-
-        evidence = evidence_of(question.calibration)
+    evidence = question.find_evidence()
     machine = question.machine(whole_board=question.asks_for_board)
     if run.attention == "flash2" and is_blackwell(machine.device):
         # The kernels run there without being written for it, which is what pipelines are timed with by default.

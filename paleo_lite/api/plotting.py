@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..arguments import check_arguments
-from ..errors import BadValue, UnknownName
+from ..errors import UnknownName
 from ..extras import require
 from ..files import check_outputs, save
 from ..result import Result
@@ -285,15 +285,13 @@ def _fit(*subject: Any, **arguments: Any) -> Any:
 
 def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | None = None, **arguments: Any) -> Any:
     """Find the Pareto front of a sweep, for the chart ``pareto``."""
+    from ..reporting.charts.pareto import check_front
     from ..sweeps.best import MAX_FRONT_ROWS
     from ..sweeps.space import parse_columns
     from .sweeps import best
 
     columns = parse_columns(pareto) if pareto else ()
-    if len(columns) < 2:
-        from ..reporting.charts.pareto import NO_FRONT
-
-        raise BadValue(NO_FRONT)
+    check_front(columns)
     if top is None:
         top = MAX_FRONT_ROWS
     return best(file, pareto=columns, top=top, sample=BACKGROUND_ROWS, **arguments)

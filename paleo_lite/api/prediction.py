@@ -126,11 +126,7 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
     """Predict a network, with its memory if it is asked for or belongs to the phase."""
     if question.fit_batch and question.batch_size != 1:
         raise BadValue("the largest batch that fits takes the place of a number of samples")
-    evidence = None
-    if question.calibration is not None and question.phase == "training":
-        from ..calibration.store import evidence_of
-
-        evidence = evidence_of(question.calibration)
+    evidence = question.find_evidence() if question.phase == "training" else None
     if evidence is not None:
         question = structs.replace(question, calibration=None, evidence=evidence)
     if question.calibration is not None and question.phase in GENERATION_PHASES:
@@ -197,9 +193,7 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
 
 def _check_servers(question: Question) -> None:
     """Check that a calibration from result files has servers, which alone inform text generation on one device."""
-    from ..calibration.store import evidence_of
-
-    evidence = evidence_of(question.calibration)
+    evidence = question.find_evidence()
     if evidence is not None:
         evidence.check_kinds(("server", "power"), f"predict --phase {question.phase}")
 

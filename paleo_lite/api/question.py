@@ -121,6 +121,14 @@ class Question(msgspec.Struct, frozen=True):
         """Lengths and phase of a language model."""
         return SequenceOptions(self.sequence_length, self.context, self.phase)
 
+    def find_evidence(self) -> EvidenceCalibration | None:
+        """Return the calibration if it is one from result files; None for any other, and without one."""
+        if self.evidence is not None or self.calibration is None:
+            return self.evidence
+        from ..calibration.store import evidence_of
+
+        return evidence_of(self.calibration)
+
     @property
     def asks_for_board(self) -> bool:
         """Whether the time model describes a whole board, as those do that need only its data sheet.

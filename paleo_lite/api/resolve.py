@@ -135,9 +135,8 @@ def _with_evidence(
     """Return a question and a machine with what a calibration from result files says of power, and its servers."""
     from ..calibration.power_causes import KIND as POWER
     from ..calibration.power_causes import learned_device
-    from ..calibration.store import evidence_of
 
-    evidence = question.evidence or evidence_of(question.calibration)
+    evidence = question.find_evidence()
     if evidence is None:
         return question, machine, None
     machine = msgspec.structs.replace(machine, device=learned_device(machine.device, network, evidence))

@@ -53,11 +53,7 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     from ..distributed.step_causes import KIND as TRAINING
     from ..serving.learned import KIND as SERVER
 
-    evidence = None
-    if question.calibration is not None:
-        from ..calibration.store import evidence_of
-
-        evidence = evidence_of(question.calibration)
+    evidence = question.find_evidence()
     is_generation = question.phase in GENERATION_PHASES  # of which resolve_question calibrates the kernels
     if evidence is not None and not is_generation:
         evidence.check_kinds((TRAINING, LINKS, POWER), "train")

@@ -10,7 +10,6 @@ import msgspec
 
 from ..api.plotting import BACKGROUND_ROWS
 from ..api.sweeps import best as find_best_rows
-from ..errors import BadValue
 from ..questions.completion import COLUMN
 from ..questions.names import Names
 from ..questions.option import OutputOption
@@ -70,10 +69,10 @@ def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **
     """
     columns = parse_columns(pareto) if pareto else ()
     has_chart = output.get("chart") is not None
-    if has_chart and len(columns) < 2:
-        from ..reporting.charts.pareto import NO_FRONT
+    if has_chart:
+        from ..reporting.charts.pareto import check_front
 
-        raise BadValue(NO_FRONT)
+        check_front(columns)
     result = find_best_rows(
         file,
         pareto=columns,

@@ -231,6 +231,17 @@ def document_of(result: Any, shown: Mapping[str, Any], *, memory: bool) -> Any:
     return prediction_page(result, shown.get("top"), memory)
 
 
+def choose_chart(result: Any, *, of_one: str, of_table: str) -> str:
+    """Return the kind of chart of one prediction, of a table over numbers of devices, or of several answers."""
+    from ..timing import Prediction
+
+    if isinstance(result, Prediction):
+        return of_one
+    from ..distributed.table import ScaleTable
+
+    return of_table if isinstance(result, ScaleTable) else "devices"
+
+
 def default_optimizer(question: Any) -> str:
     """Return the optimizer if none is given: AdamW of networks that read tokens."""
     if isinstance(question.network, str) and ":" in question.network:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..counting import GENERATION_PHASES
@@ -12,6 +13,7 @@ from .compare import (
     check_network_options,
     check_no_pipeline,
     check_single,
+    choose_chart,
     compare,
     default_optimizer,
     document_of,
@@ -279,17 +281,6 @@ def _document(result: Any, shown: Mapping[str, Any]) -> Any:
     return document_of(result, shown, memory=shown.get("memory", False))
 
 
-def _chart(result: Any) -> str:
-    """Return the kind of chart of a result, if it is not that of a single prediction."""
-    from ..timing import Prediction
-
-    if isinstance(result, Prediction):
-        return ""
-    from ..distributed.table import ScaleTable
-
-    return "scaling" if isinstance(result, ScaleTable) else "devices"
-
-
 predict = make_function("predict", Predict, answer)
 
 PREDICT = QuestionKind(
@@ -308,6 +299,6 @@ PREDICT = QuestionKind(
     ),
     document=_document,
     shown=("explain", "top"),
-    chart=_chart,
+    chart=partial(choose_chart, of_one="", of_table="scaling"),
     order=_ORDER,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from .compare import (
     check_network_options,
     check_no_pipeline,
     check_single,
+    choose_chart,
     compare,
     default_optimizer,
     document_of,
@@ -328,22 +328,6 @@ def _answer_one(question: Any, names_remedies: bool = True) -> Prediction:
     )
 
 
-def _document(result: Any, shown: Mapping[str, Any]) -> Any:
-    """Return the document of a result, with the options of the output."""
-    return document_of(result, shown, memory=True)
-
-
-def _chart(result: Any) -> str:
-    """Return the kind of chart of a result, if it is not that of several numbers of devices."""
-    from ..timing import Prediction
-
-    if isinstance(result, Prediction):
-        return "roofline"
-    from ..distributed.table import ScaleTable
-
-    return "" if isinstance(result, ScaleTable) else "devices"
-
-
 train = make_function("train", Train, answer)
 
 
@@ -370,9 +354,9 @@ TRAIN = QuestionKind(
         "resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128",
         "vgg16 --gpu p100-sxm2 --link nvlink1-x4 --workers 8 --batch-size 64 --advise time",
     ),
-    document=_document,
+    document=partial(document_of, memory=True),
     shown=("explain", "top"),
-    chart=_chart,
+    chart=partial(choose_chart, of_one="roofline", of_table=""),
     order=_ORDER,
     files={".trace.json": ("train:write_schedule", "a timeline of the stages of a pipeline for Perfetto")},
 )

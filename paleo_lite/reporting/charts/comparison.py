@@ -204,12 +204,7 @@ def _paired_bars(
             yOffset=alt.YOffset("side:N", sort=list(sides)),
             x=alt.X("time:Q", scale=alt.Scale(domain=[0, longest * factor]), title=axis_title, axis=axis),
         )
-        colour = alt.Color(
-            "side:N",
-            title=None,
-            legend=alt.Legend(orient="top"),
-            scale=alt.Scale(domain=list(sides), range=[SERIES[1], SERIES[0]]),
-        )
+        colour = _side_colour(sides)
         tooltip = [alt.Tooltip("name:N"), alt.Tooltip("side:N"), alt.Tooltip("label:N", title="time")]
         bar = base.mark_bar().encode(color=colour, tooltip=tooltip, **hollow_encoding(colour, dashed=True))
         text = base.mark_text(align="left", dx=3, fontSize=9).encode(
@@ -222,6 +217,13 @@ def _paired_bars(
     if not panels:
         inline_data([])  # raises: there is nothing to draw
     return alt.vconcat(*panels, spacing=10).properties(title=alt.Title(title, subtitle=lines))
+
+
+def _side_colour(sides: Sequence[str]) -> Any:
+    """Return the encoding of both sides by colour, with a legend above the bars."""
+    alt = altair()
+    colours = alt.Scale(domain=list(sides), range=[SERIES[1], SERIES[0]])
+    return alt.Color("side:N", title=None, legend=alt.Legend(orient="top"), scale=colours)
 
 
 def _bar_rows(rows: Sequence[Row], sides: tuple[str, str], factor: float, is_bound: bool) -> list[dict[str, Any]]:
@@ -308,12 +310,7 @@ def _class_time_panel(alt: Any, rows: Sequence[ComparisonRow], ppp: float, order
             scale=alt.Scale(domain=[0, longest * factor * 1.18]),
         ),
     )
-    colour = alt.Color(
-        "side:N",
-        title=None,
-        legend=alt.Legend(orient="top"),
-        scale=alt.Scale(domain=list(_SIDES), range=[SERIES[1], SERIES[0]]),
-    )
+    colour = _side_colour(_SIDES)
     tooltip = [alt.Tooltip("class:N"), alt.Tooltip("side:N"), alt.Tooltip("label:N", title="time")]
     bars = base.mark_bar().encode(color=colour, tooltip=tooltip)
     text = base.mark_text(align="left", dx=3, fontSize=9).encode(text=alt.Text("label:N"))

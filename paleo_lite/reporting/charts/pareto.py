@@ -25,12 +25,16 @@ from .render import POINTS_AT_MOST, altair, inline_data, log_ticks, time_unit
 NAMED_AT_MOST = 7
 """Maximum number of devices with their own colour and shape; the others share one."""
 
-NO_FRONT = "a chart of a sweep needs a Pareto front of two or more columns, such as --pareto hours,cost"
-
 _WIDTH, _HEIGHT = 560, 380
 _UNITS = {"cost_usd": "USD", "energy_j": "J", "kwh": "kWh", "memory_bytes": "B"}
 _POWER_OF_TIME = {"time_s": 1, "hours": 1, "cost_usd": 1, "kwh": 1, "energy_j": 1, "throughput_per_s": -1}
 """Columns that depend on the time, with the exponent; their intervals follow from that of the time."""
+
+
+def check_front(columns: Sequence[str]) -> None:
+    """Raise BadValue if columns are not those of a front that can be drawn: two or more."""
+    if len(columns) < 2:
+        raise BadValue("a chart of a sweep needs a Pareto front of two or more columns, such as --pareto hours,cost")
 
 
 def pareto_chart(best: Best) -> Any:
@@ -39,8 +43,7 @@ def pareto_chart(best: Best) -> Any:
     Points are labelled with the settings that differ between rows, where there is room. Raise BadValue if the rows are
     not a front of two or more columns.
     """
-    if len(best.columns) < 2:
-        raise BadValue(NO_FRONT)
+    check_front(best.columns)
     alt = altair()
     first, second = best.columns[:2]
     factors = {name: _factor_and_unit(name, [row[name] for row in best.rows]) for name in (first, second)}
