@@ -34,11 +34,10 @@ from .clusters import (
 from .generation import generation_notes
 from .job import Job
 from .links import Topology
-from .micro_batches import larger_micro_batch_note
 from .one_device import stack_note
 from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform
-from .remedies import balance_note, fitting_note
+from .remedies import balance_note, fitting_note, larger_micro_batch_note
 from .request import ClusterRequest
 from .scale import predict_step, scale
 from .settings import Settings

@@ -157,7 +157,7 @@ def _without_blocks_beside_sharding(question: Train) -> Train:
 
 def _with_larger_batch_note(question: Train, result: Any) -> Any:
     """Return a step of one device whose micro-batches have one sample with a note on the largest batch that fits."""
-    from ..distributed.micro_batches import MICRO_BATCHES_TRIED, Trial, find_faster_micro_batch
+    from ..distributed.remedies import MICRO_BATCHES_TRIED, Trial, find_faster_micro_batch
     from ..timing import Prediction
 
     is_chosen = question.batch_size == FIT or question.global_batch_size is not None or question.micro_batch is not None
