@@ -110,18 +110,6 @@ def _parse_sizes(text: str) -> tuple[Size, ...]:
     return tuple(sizes)
 
 
-def sequence_length_range(inputs: Iterable[Input]) -> tuple[int, int] | None:
-    """Return the shortest and longest sequence length, or None where no input has a range.
-
-    Raise BadValue if inputs have different ranges.
-    """
-    ranges = {size for item in inputs for size in item.shape if isinstance(size, tuple)}
-    if len(ranges) > 1:
-        listed = " and ".join(f"{shortest}-{longest}" for shortest, longest in sorted(ranges))
-        raise BadValue(f"all inputs must have the same range of sequence lengths (got {listed})")
-    return ranges.pop() if ranges else None
-
-
 def make_arguments(
     inputs: Iterable[Input],  # inputs of the module
     length: int | None = None,  # sequence length, in place of ranges

@@ -6,14 +6,14 @@ and memory follow from the sizes, as for any network. Lengths outside the range 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import lcm, prod
 from typing import Any
 
 from ..counting import GENERATION_PHASES, Layer
 from ..errors import BadValue, TraceFailed
 from ..units import check_integer
-from .inputs import Input, make_arguments, sequence_length_range
+from .inputs import Input, make_arguments
 from .network import Network, SequenceLengths, SequenceOptions
 
 _NOT_POLYNOMIAL = (
@@ -46,7 +46,7 @@ def trace_inputs(
             return network
         return network._replace(lengths=SequenceLengths(tokens, tokens))
 
-    length_range = sequence_length_range(inputs)
+    length_range = _length_range(inputs)
     if length_range is None:
         if length is not None:
             raise BadValue("--sequence-length needs an input with a range of lengths, such as --input int64:1-4096")
@@ -55,6 +55,18 @@ def trace_inputs(
         return fit_sequence_lengths(trace_at, *length_range)
     _check_length(length, length_range)
     return trace_at(length)
+
+
+def _length_range(inputs: Iterable[Input]) -> tuple[int, int] | None:
+    """Return the shortest and longest sequence length, or None where no input has a range.
+
+    Raise BadValue if inputs have different ranges.
+    """
+    ranges = {size for item in inputs for size in item.shape if isinstance(size, tuple)}
+    if len(ranges) > 1:
+        listed = " and ".join(f"{shortest}-{longest}" for shortest, longest in sorted(ranges))
+        raise BadValue(f"all inputs must have the same range of sequence lengths (got {listed})")
+    return ranges.pop() if ranges else None
 
 
 def fit_sequence_lengths(trace_at: Callable[[int], Network], shortest: int, longest: int) -> Network:

@@ -16,13 +16,6 @@ from ..result import Result
 from ..text import escape_csv_cell, make_printable
 from ..units import format_si
 
-BAR_WIDTH = 10
-"""Characters of a bar of 100%."""
-
-BAR_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-
-_MODULE_PATH_WIDTH = 34
-
 
 def format_time(seconds: float) -> str:
     """Return a time with up to four digits: ``12.35 ms``."""
@@ -72,23 +65,6 @@ def format_3_digits(value: float) -> str:
 def format_yes_no(value: object) -> str:
     """Return ``yes`` or ``no``."""
     return "yes" if value else "no"
-
-
-def shorten_module_path(path: str) -> str:
-    """Return the last 34 characters of a module's path, cut at a ``/``."""
-    if len(path) <= _MODULE_PATH_WIDTH or "/" not in path:
-        return path
-    cut = path.find("/", len(path) - _MODULE_PATH_WIDTH)
-    if cut < 0:
-        cut = path.rfind("/")
-    return "…" + path[cut:]
-
-
-def text_bar(fraction: Any) -> str:
-    """Return a bar of block characters for a fraction, exact to an eighth of a character."""
-    clipped = min(max(float(fraction), 0.0), 1.0)
-    eighths = round(8 * BAR_WIDTH * clipped)
-    return "█" * (eighths // 8) + BAR_EIGHTHS[eighths % 8]
 
 
 class Column(msgspec.Struct, frozen=True):

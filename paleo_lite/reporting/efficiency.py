@@ -24,7 +24,6 @@ from .document import (
     format_percent,
     format_time,
     raw_table,
-    shorten_module_path,
 )
 
 _TITLES = {
@@ -47,6 +46,7 @@ _LISTS = (
 _COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # count that each fraction of a peak is computed from
 _NAMED_FILES = 3  # files that a note names
 _MAX_OPERATORS = 5
+_MODULE_PATH_WIDTH = 34
 _SMALLEST_PRINTED = 0.0005  # smallest fraction that is not printed as 0.0%
 _MAX_ROWS = 8  # rows of secondary tables
 
@@ -256,7 +256,7 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
         tables.append(Table(f"Convolutions {place}", [*_PARTS[:2], share_of_pass, *_PARTS[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
         name = by if by in ("module", "kernel") else "operation"
-        first = find_column(name, key="op", show=shorten_module_path)
+        first = find_column(name, key="op", show=_shorten_module_path)
         operators = Table(GROUPINGS[by], [first, *_OPERATORS], row["operators"]).drop_empty_columns(
             first.key, "calls", "time_s", "share"
         )
@@ -274,6 +274,16 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
         missing = Table("Operations without a FLOP count", _MISSING, row["missing"])
         tables.append(missing.head(_MAX_ROWS, "the longest "))
     return tables
+
+
+def _shorten_module_path(path: str) -> str:
+    """Return the last 34 characters of a module's path, cut at a ``/``."""
+    if len(path) <= _MODULE_PATH_WIDTH or "/" not in path:
+        return path
+    cut = path.find("/", len(path) - _MODULE_PATH_WIDTH)
+    if cut < 0:
+        cut = path.rfind("/")
+    return "…" + path[cut:]
 
 
 def _name_files(files: Sequence[str], total: int) -> str:

@@ -12,18 +12,23 @@ import re
 import sys
 from collections.abc import Mapping
 from itertools import zip_longest
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
 from ..text import make_printable
-from .document import BAR_EIGHTHS, BAR_WIDTH, Chart, Column, Document, Table, text_bar
+from .document import Chart, Column, Document, Table
 
 GAP = 2
 """Blanks between two columns."""
 
 MIN_WRAPPED_WIDTH = 16
 """Minimum width in characters of a wrapped column."""
+
+BAR_WIDTH = 10
+"""Characters of a bar of 100%."""
+
+BAR_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 _ASCII_SUBSTITUTES = {
     "─": "-",
@@ -166,6 +171,13 @@ def _insert_bars(table: Table, layouts: list[ColumnLayout], width: int) -> None:
             bars = _lay_out_column(table, Column(layout.column.key, "", text_bar, left=True))
             bars.width = BAR_WIDTH
             layouts.insert(layouts.index(layout) + 1, bars)
+
+
+def text_bar(fraction: Any) -> str:
+    """Return a bar of block characters for a fraction, exact to an eighth of a character."""
+    clipped = min(max(float(fraction), 0.0), 1.0)
+    eighths = round(8 * BAR_WIDTH * clipped)
+    return "█" * (eighths // 8) + BAR_EIGHTHS[eighths % 8]
 
 
 def _format_row(cells: list[list[str]], layouts: list[ColumnLayout]) -> list[str]:

@@ -57,21 +57,6 @@ class CacheRoom(msgspec.Struct, frozen=True):
         )
 
 
-FIXED_SHARE = 0.05
-"""Share of a sequence's cache that does not grow with its length, above which the number of tokens says little."""
-
-
-def fixed_cache_note(room: CacheRoom) -> str | None:
-    """Return that the tokens of a cache depend on the lengths of requests; None if they hardly do."""
-    if room.fixed_bytes <= FIXED_SHARE * room.sequence_bytes:
-        return None
-    return (
-        f"the cache has room for {room.tokens / room.sequence_tokens:,.0f} sequences of {room.sequence_tokens:,} "
-        f"tokens, the mean of these requests: {format_si(room.fixed_bytes, 'B', 3)} of each do not grow with its "
-        "length (states, windows), so that shorter requests leave room for fewer tokens"
-    )
-
-
 def cached_bytes(layers: tuple[Layer, ...], kv_cache: str) -> float:
     """Return the bytes of keys and values that the cache layers of a network hold for one sequence.
 

@@ -11,13 +11,16 @@ from ..architectures.families.network import NEXT_TOKEN_LAYERS
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from ..units import format_hours, format_si
-from .cache import fixed_cache_note
+from .cache import CacheRoom
 from .deployment import Deployment, PreparedDeployment, have_connector
 from .elastic import Elasticity
 from .options import Speculation
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
 from .timed_engine import undivided_iteration_s
+
+_FIXED_SHARE = 0.05
+"""Share of a sequence's cache that does not grow with its length, above which the number of tokens says little."""
 
 EXPERTS_WITHOUT_ADAPTERS = "LoRA adapters are those of attention and of dense layers: of experts none are modelled"
 
@@ -163,7 +166,7 @@ def _elastic_notes(prepared: PreparedDeployment, traffic: Traffic, elasticity: E
 def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
     """Return notes on the cache of the devices, on pools of two engines, and on a group that one device would beat."""
     notes = []
-    fixed_cache = fixed_cache_note(prepared.room)
+    fixed_cache = _fixed_cache_note(prepared.room)
     if fixed_cache is not None:
         notes.append(fixed_cache)
     deployment = prepared.deployment
@@ -181,6 +184,17 @@ def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
             "`--tensor` saves"
         )
     return notes
+
+
+def _fixed_cache_note(room: CacheRoom) -> str | None:
+    """Return that the tokens of a cache depend on the lengths of requests; None if they hardly do."""
+    if room.fixed_bytes <= _FIXED_SHARE * room.sequence_bytes:
+        return None
+    return (
+        f"the cache has room for {room.tokens / room.sequence_tokens:,.0f} sequences of {room.sequence_tokens:,} "
+        f"tokens, the mean of these requests: {format_si(room.fixed_bytes, 'B', 3)} of each do not grow with its "
+        "length (states, windows), so that shorter requests leave room for fewer tokens"
+    )
 
 
 def _setting_notes(prepared: PreparedDeployment, sequences: float) -> list[str]:

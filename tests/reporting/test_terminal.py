@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
-from paleo_lite.reporting.document import BAR_WIDTH, Column, Document, Table, text_bar
+from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.reporting.predictions import prediction_page
-from paleo_lite.reporting.terminal import format_table_lines, show_document, wrap_text
+from paleo_lite.reporting.terminal import BAR_WIDTH, format_table_lines, show_document, text_bar, wrap_text
 
 SHARES = Table(
     "",
