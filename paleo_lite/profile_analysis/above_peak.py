@@ -12,6 +12,10 @@ from ..units import format_si, parse_quantity
 
 _FEWER_MULTIPLICATIONS = {"convolution_winograd": "Winograd", "convolution_fft": "FFT"}
 _SPARSE = re.compile(r"spmma|sptensorop|cusparselt|sp_?gemm|(?<![a-z])sparse", re.IGNORECASE)
+UNEXPLAINED = (
+    "no reason was found in the profile: check `--gpu` and `--precision`, and that the times of the kernels are as the "
+    "profiler wrote them"
+)
 _MAX_BOOST = 1.3
 """Largest plausible ratio of an actual clock to the boost clock of the data sheet. An RTX 2080 Ti holds up to 1.94 GHz,
 and its data sheet lists 1.545 GHz (`paleo_lite.timing.power`)."""
@@ -46,8 +50,8 @@ def explain_flops_above_peak(
     if share <= _MAX_BOOST:
         return f"the clock was probably above the {peak.clock} clock of the data sheet"
     if counted_by_profiler:
-        return "the profiler's FLOP count is probably too high for these kernels"
-    return "no reason was found in the profile: check `--gpu` and `--precision`"
+        return "the FLOP count in the profile is probably too high for these kernels, or their times are too short"
+    return UNEXPLAINED
 
 
 def explain_bytes_above_peak(bytes_per_call: float | None, share: float, device: Device) -> str:

@@ -17,9 +17,10 @@ from ..profiles.detect import find_files, open_profile, parse_name
 from ..progress import report as report_progress
 from ..result import Result
 from .contradictions import device_warnings, find_contradictions, gather_evidence
-from .figures import Peaks, group_rows, make_row, without_shares_of_peak
+from .figures import group_rows, make_row, without_shares_of_peak
 from .notebook import SWAPPED_COLUMNS_NOTE
 from .one_file import FileAnalysis, Method, ReadOptions, analyse_file, failed_analysis
+from .peaks import Peaks
 from .ranks import Ranks, compare_ranks
 from .recorded_device import MissingDevice, describe_ambiguous_name
 
@@ -35,8 +36,8 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
     device : Device or MissingDevice
         Device of the peaks, or why the registry has none. Shares of peak are then None.
     peak : PeakRate or None
-        Peak that FLOP/s are compared with, unless a trace records the precision of its matrix products; None without a
-        device.
+        Peak that FLOP/s are compared with, unless a profile records the precision of its matrix products; None without
+        a device.
     rows : list of dict
         Configuration and figures of each file; None for figures that the profile does not determine.
     groups : list of dict

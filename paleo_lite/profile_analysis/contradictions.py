@@ -6,6 +6,7 @@ kernels that libraries compile for them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ import numpy as np
 from ..errors import BadProfile
 from ..machines import Device
 from ..profiles.detect import Profile, read_head
+from ..profiles.names import multiplies_matrices
 from ..profiles.table import float_column, values_of
 from ..text import normalize_name
 from .recorded_device import model_word, recorded_gpus
@@ -25,17 +27,27 @@ _RANK_IN_FILE_NAME = re.compile(r"(?<![a-z])(?:rank|worker)[-_]?(\d{1,9})")
 
 _MAX_KERNEL_NAMES = 10_000  # the kernels with the longest times are sufficient evidence
 
-_PRECISIONS = (
-    ("fp64", re.compile(r"(?<![a-z])dgemm|_d\d{3,}gemm|<double|_f64f64_|d884", re.I)),
-    ("half", re.compile(r"(?<![a-z])hgemm|hmma|fp16|_h\d{3,}|[hs]884|s16816|::half|__half|bf16|bfloat", re.I)),
-    ("tf32", re.compile(r"tf32|s1688", re.I)),  # after half precision, because those kernels can also contain s1688
-    ("fp32", re.compile(r"sgemm|scudnn|ffma|_f32f32_f32f32_|<float", re.I)),
+_PRECISIONS = tuple(
+    (precision, re.compile(pattern, re.IGNORECASE))
+    for precision, pattern in (
+        ("fp64", r"(?<![a-z])dgemm|_d\d{3,}gemm|<double|_f64f64_|d884|^cijk_[a-z]+_[a-z]+_d"),
+        ("fp8", r"fp8|float_?8|e4m3|e5m2|^nvjet_(?:sm\d+_)?qq|^cijk_[a-z]+_[a-z]+_[fb]8"),
+        ("bf16", r"bf16|bfloat|^nvjet_(?:sm\d+_)?t|^cijk_[a-z]+_[a-z]+_b"),
+        (
+            "fp16",
+            r"(?<![a-z])hgemm|hmma|fp16|_h\d{3,}|[hs]884|s16816|::half|__half"
+            r"|^nvjet_(?:sm\d+_)?h|^cijk_[a-z]+_[a-z]+_h",
+        ),
+        ("tf32", r"tf32|s1688"),  # after half precision, because those kernels can also contain s1688
+        ("fp32", r"sgemm|scudnn|ffma|_f32f32_f32f32_|<float|^cijk_[a-z]+_[a-z]+_s"),
+    )
 )
-"""Precision families by the names of cuBLAS, cuDNN and CUTLASS kernels (dgemm, hgemm, sgemm; s884 and d884 are
-instruction shapes)."""
+"""Precisions of the operands by the names of kernels: of cuBLAS, cuDNN and CUTLASS (dgemm, hgemm, sgemm; s884 and d884
+are instruction shapes), of cuBLAS since CUDA 12 (nvjet_tst: bf16, nvjet_hsh: fp16, nvjet_qqtst: fp8), and of Tensile
+(Cijk_Ailk_Bljk_BBS: the letters of its `DataType.py`, that of the operands first)."""
 
 PRECISION_FAMILY = {"fp64": "fp64", "fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half"}
-"""Family of each precision; kernel names distinguish families only."""
+"""Family of each precision; names of kernels seldom distinguish both of 16 bits."""
 
 _GENERATIONS = (
     (3.0, re.compile(r"(?<![a-z0-9])sm3[0-7](?!\d)")),
@@ -51,7 +63,6 @@ _GENERATION_HINTS = ("sm", "maxwell_", "volta_", "turing_", "ampere_", "hopper_"
 FIRST_CAPABILITY_AFTER_KEPLER = 5.0
 """Libraries use Kepler kernels (sm_3x) on Kepler only; kernels of later generations also run on successors."""
 
-_MATRIX_KERNEL = re.compile(r"gemm|cudnn|convolve|grad|mma", re.I)
 _DOMINANT_SHARE = 0.9
 
 
@@ -122,19 +133,47 @@ def find_rank(profile: Profile) -> int | None:
 
 def dominant_precision(seconds: Mapping[str, float]) -> str | None:
     """Return the precision family of most matrix kernels by time; None if their names record none or differ."""
+    precision = precision_in_names(seconds)
+    return None if precision is None else PRECISION_FAMILY.get(precision, precision)
+
+
+def precision_in_names(seconds: Mapping[str, float]) -> str | None:
+    """Return the precision of the operands of most matrix kernels by time; None if their names record none or differ.
+
+    Of both precisions of 16 bits, it is that of more time, and fp16 if no name tells them apart.
+    """
     seconds_in: dict[str, float] = {}
     for name, kernel_seconds in seconds.items():
-        if _MATRIX_KERNEL.search(name):
-            for family, pattern in _PRECISIONS:
-                if pattern.search(name):
-                    seconds_in[family] = seconds_in.get(family, 0.0) + kernel_seconds
-                    break
+        precision = _precision_in_name(name)
+        if precision is not None:
+            seconds_in[precision] = seconds_in.get(precision, 0.0) + kernel_seconds
+    return main_precision(seconds_in)
+
+
+def operand_precision(recorded: str | None, in_names: str | None) -> str | None:
+    """Return the precision of products from that of the recorded operands and that in the names of the kernels.
+
+    Operands in fp32 are multiplied in tf32 by kernels that say so.
+    """
+    return in_names if recorded is None or (recorded == "fp32" and in_names == "tf32") else recorded
+
+
+def main_precision(seconds_in: Mapping[str, float]) -> str | None:
+    """Return the precision of most of the time by precision; None if its family has less than nine tenths of it."""
     if not seconds_in:
         return None
-    precision = max(seconds_in, key=lambda family: seconds_in[family])
-    total = sum(seconds_in.values())
-    is_dominant = seconds_in[precision] >= _DOMINANT_SHARE * total > 0
-    return precision if is_dominant else None
+    main = max(seconds_in, key=lambda precision: seconds_in[precision])
+    family = PRECISION_FAMILY.get(main, main)
+    in_family = [value for name, value in seconds_in.items() if PRECISION_FAMILY.get(name, name) == family]
+    return main if sum(in_family) >= _DOMINANT_SHARE * sum(seconds_in.values()) > 0 else None
+
+
+@functools.lru_cache(2**12)
+def _precision_in_name(name: str) -> str | None:
+    """Return the precision that the name of a matrix kernel records; None without one, and of other kernels."""
+    if not multiplies_matrices(name):
+        return None
+    return next((precision for precision, pattern in _PRECISIONS if pattern.search(name)), None)
 
 
 def find_contradictions(

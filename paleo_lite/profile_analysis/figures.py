@@ -7,31 +7,15 @@ from typing import Any
 
 import msgspec
 
-from ..errors import UnknownPrecision
 from ..machines import Device
 from ..machines.device import PeakRate
-from .above_peak import explain_bytes_above_peak, explain_flops_above_peak
+from .above_peak import UNEXPLAINED, explain_bytes_above_peak, explain_flops_above_peak
 from .device_time import TIME_KEYS
 from .iteration_work import OperatorWork, known_sum
 from .notebook import notebook_figures
 from .one_file import FileAnalysis, ReadOptions
+from .peaks import Peaks
 from .steady import SteadyIteration
-
-
-class Peaks(msgspec.Struct, frozen=True):
-    """A device with the peak that FLOP/s are compared with."""
-
-    device: Device
-    rate: PeakRate
-
-    def in_precision(self, precision: str | None) -> Peaks:
-        """Return the peaks for a precision that the trace records; these if the trace or the device has none."""
-        if precision is None:
-            return self
-        try:
-            return Peaks(self.device, self.device.find_peak(precision))
-        except UnknownPrecision:
-            return self
 
 
 def make_row(analysis: FileAnalysis, peaks: Peaks | None, reading: ReadOptions) -> dict[str, Any]:
@@ -102,9 +86,11 @@ def _notes_above_peak(steady: SteadyIteration, figures: dict[str, Any], peaks: P
     reason = explain_flops_above_peak(
         flops_share, peak, kernels, counted_by_profiler=steady.profiler_flops == steady.flops
     )
+    bandwidth_share = (figures["bandwidth_bytes_per_s"] or 0.0) / device.bandwidth_bytes_per_s
+    if reason == UNEXPLAINED and bandwidth_share > 1:
+        return [f"{flops_share:.1%} of peak FLOP/s and {bandwidth_share:.1%} of peak bandwidth: {reason}"]
     if reason:
         notes.append(f"{flops_share:.1%} of peak FLOP/s: {reason}")
-    bandwidth_share = (figures["bandwidth_bytes_per_s"] or 0.0) / device.bandwidth_bytes_per_s
     reason = explain_bytes_above_peak(None, bandwidth_share, device)
     if reason:
         notes.append(f"{bandwidth_share:.1%} of peak bandwidth: {reason}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..counting import MATRIX_KINDS
-from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify
-from .contradictions import dominant_precision
+from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify, multiplies_matrices
+from .contradictions import operand_precision, precision_in_names
 from .parameters import (
     FLOAT_PRECISIONS,
     UNKNOWN,
@@ -20,6 +20,7 @@ from .parameters import (
     input_shape,
     is_convolution,
     is_traced,
+    parse_parameters,
     read_call,
     shapes_in,
 )
@@ -56,7 +57,7 @@ class OperatorWork(msgspec.Struct, frozen=True):
     # None if unknown for any of its calls.
     flops: float | None
     bytes: float | None
-    precision: str | None = None  # common precision of its matrix products, if a trace records it
+    precision: str | None = None  # common precision of its matrix products, if the profile records it
     kernels: tuple[str, ...] = ()  # distinct printed names of its kernels
     has_profiler_flops: bool = False  # whether the profiler counted FLOPs of any of its kernels
 
@@ -248,6 +249,25 @@ def _infer_shapes(signatures: list[Signature], is_forward: list[bool]) -> list[A
 
 def _count(signature: Signature, mix: dict[str, int], after: Any, is_single: bool) -> CountedOperation:
     """Count the work of a run; `is_single` means that the run is one execution of its operation."""
+    work = _count_work(signature, mix, after, is_single)
+    return msgspec.structs.replace(work, precision=_find_precision(signature, mix, work.precision))
+
+
+def _find_precision(signature: Signature, mix: dict[str, int], traced: str | None) -> str | None:
+    """Return the precision of the operands of a run's matrix products; None of other runs, and if it is not recorded.
+
+    A PyTorch trace records their types; other profilers print them with the shapes, or the names of kernels tell them.
+    """
+    if not any(map(multiplies_matrices, mix)):
+        return traced
+    recorded = traced
+    if recorded is None and signature.params is not None and not is_traced(signature.params):
+        recorded = parse_parameters(signature.params).precision
+    return operand_precision(recorded, precision_in_names(mix))
+
+
+def _count_work(signature: Signature, mix: dict[str, int], after: Any, is_single: bool) -> CountedOperation:
+    """Count the FLOPs and bytes of a run, and the precision that a PyTorch trace records."""
     if all(classify(name).label in CLASSES_WITHOUT_ARITHMETIC for name in mix):
         return CountedOperation(0.0)
     if signature.op is None or signature.params is None:
@@ -256,8 +276,6 @@ def _count(signature: Signature, mix: dict[str, int], after: Any, is_single: boo
         work = _traced(signature.op, signature.params, after)
     else:
         work = _printed(signature.op, signature.params, signature.direction, frozenset(mix), after)
-    if work.precision == "fp32" and dominant_precision(mix) == "tf32":
-        work = msgspec.structs.replace(work, precision="tf32")
     if is_single:
         return work
     # Consecutive equal operations form one run; the rarest kernel gives their number. Convolutions are an exception:

@@ -14,8 +14,10 @@ from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify
 from ..result import Result
 from ..text import format_plural
 from .above_peak import explain_flops_above_peak
+from .contradictions import main_precision, operand_precision, precision_in_names
 from .counters import how_to_measure, vendor_of
 from .metrics import achieved_occupancy, device_throughputs
+from .peaks import Peaks
 from .recorded_device import MissingDevice
 from .totals import SUMS, KernelTotals, total_kernels
 
@@ -180,13 +182,15 @@ def report_kernels(
     Without a device, nothing is compared with a peak. `direction` is one of `DIRECTIONS`. With `full_names` there is a
     row per printed name, with templates and parameters, instead of per function.
     """
+    profiles = [profile] if isinstance(profile, Profile) else list(profile)
     peak = None
     bandwidth_bytes_per_s = None
     if isinstance(device, Device):
-        peak = device.find_peak(precision)
+        peak = device.find_peak(precision)  # raises UnknownPrecision before any file is read
         bandwidth_bytes_per_s = device.bandwidth_bytes_per_s
-    profiles = [profile] if isinstance(profile, Profile) else list(profile)
     totals, busy_s = _total(profiles, direction)
+    if isinstance(device, Device) and peak is not None:
+        peak = Peaks(device, peak).in_precision(_recorded_precision(totals)).rate
     first = profiles[0]
     formats = sorted({member.format for member in profiles})
     total_ns = totals.duration_ns if totals.has_durations else None
@@ -230,7 +234,7 @@ def mark_device_conflict(report: KernelReport, conflicts: Sequence[str], warning
         report,
         kernels=_sort_and_rank(rows),
         device_conflict="; ".join(conflicts),
-        notes=(*warnings, *(note for note in report.notes if "% of peak: " not in note)),
+        notes=(*warnings, *(note for note in report.notes if "% of peak" not in note)),
     )
 
 
@@ -241,6 +245,27 @@ def _raw_seconds(totals: KernelTotals) -> dict[str, float]:
         if category in ("kernel", "convolution"):
             seconds[raw_name] = seconds.get(raw_name, 0.0) + float(sums[_DURATION_INDEX]) * 1e-9
     return seconds
+
+
+def _recorded_precision(totals: KernelTotals) -> str | None:
+    """Return the precision of most matrix products, from the types of their operands or the names of their kernels."""
+    return operand_precision(main_precision(totals.precision_ns), precision_in_names(_raw_seconds(totals)))
+
+
+def _notes_above_peak(rows: Sequence[KernelRow], peak: PeakRate, device_count: int) -> list[str]:
+    """Return a note for each reason of rates above the peak, with the kernel of the highest rate."""
+    with_reason: dict[str, list[tuple[float, str]]] = {}
+    for row in rows:
+        share = row.flops_efficiency or 0.0
+        reason = explain_flops_above_peak(share, peak, [row.name], counted_by_profiler=True, device_count=device_count)
+        if reason:
+            with_reason.setdefault(reason, []).append((share, row.name[:60]))
+    notes = []
+    for reason, kernels in with_reason.items():
+        share, name = max(kernels)
+        others = "" if len(kernels) == 1 else f" and {format_plural(len(kernels) - 1, 'other kernel')} above it"
+        notes.append(f"{name} at {share:.1%} of peak{others}: {reason}")
+    return notes
 
 
 _DURATION_INDEX = SUMS.index("duration_ns")
@@ -414,12 +439,7 @@ def _notes(
         )
     if peak is None:
         return tuple(notes)
-    for row in rows:
-        reason = explain_flops_above_peak(
-            row.flops_efficiency or 0.0, peak, [row.name], counted_by_profiler=True, device_count=device_count
-        )
-        if reason:
-            notes.append(f"{row.name[:60]} at {row.flops_efficiency:.1%} of peak: {reason}")
+    notes += _notes_above_peak(rows, peak, device_count)
     if peak.peak.precision == "fp32" and peak.peak.unit == "vector" and any(row.tensor_core for row in rows):
         notes.append("some kernels run on tensor cores and are compared with the fp32 vector peak: see --precision")
     return tuple(notes)

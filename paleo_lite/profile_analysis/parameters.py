@@ -25,7 +25,7 @@ class CountedOperation(msgspec.Struct, frozen=True):
 
     flops: float | None = None
     bytes: float | None = None
-    precision: str | None = None  # precision of the operands of a matrix product, if a PyTorch trace records it
+    precision: str | None = None  # precision of the operands of a matrix product, if the profile records it
 
 
 UNKNOWN = CountedOperation()
@@ -149,12 +149,32 @@ def is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(size, int) and 0 <= size < 2**40 for size in value)
 
 
+def recorded_precision(params: str) -> str | None:
+    """Return the precision of the first operand of a floating-point type that a profiler recorded; None without one."""
+    if not is_traced(params):
+        return parse_parameters(params).precision
+    decoded = decode_arguments(params)
+    if decoded is None:
+        return None
+    shapes, types, _ = decoded
+    of_tensors = [kind for kind, shape in zip(types, shapes) if shape and kind in FLOAT_PRECISIONS]
+    return FLOAT_PRECISIONS[of_tensors[0]] if of_tensors else None
+
+
 # pyprof ---------------------------------------------------------------------------------------------------------------
 
 _LONGEST_PRINTED = 4096  # characters; a longer text is not a list of shapes
 _NUMBER = re.compile(r"\b([A-Za-z]\w*)=(\d{1,9})(?![\d.])")
 _SHAPE = re.compile(r"\(((?:\d{1,9},? ?){1,8})\)")
-_PRECISION = re.compile(r"\b(?:fp|float)(16|32|64)\b|\b(bf16|bfloat16)\b")
+_PRINTED_TYPES = (
+    ("fp64", re.compile(r"\b(?:fp64|float64|double)\b", re.IGNORECASE)),
+    ("fp32", re.compile(r"\b(?:fp32|float32|float)\b", re.IGNORECASE)),
+    ("fp16", re.compile(r"\b(?:fp16|float16)\b", re.IGNORECASE)),
+    ("bf16", re.compile(r"\b(?:bf16|bfloat16|DT_BF16)\b", re.IGNORECASE)),
+    ("fp8", re.compile(r"\b(?:float8\w*|hifloat8)\b", re.IGNORECASE)),
+)
+"""Precisions by the types that profilers print: pyprof (fp16, float16), ONNX Runtime (float, float16) and Huawei's
+(FLOAT16, DT_BF16)."""
 
 BUILDERS = {
     operation: (builder, kind.name)
@@ -271,9 +291,7 @@ def parse_parameters(text: str) -> PrintedParameters:
     """Read ``N=32,C=256,H=14,...,fp32,`` or ``T=[(32,1000),(32,)],['float32','int64']``, and nothing else."""
     if len(text) > _LONGEST_PRINTED:
         return PrintedParameters({}, [], None)
-    match = _PRECISION.search(text)
-    precision = None
-    if match:
-        precision = "bf16" if match.group(2) else f"fp{match.group(1)}"
+    types = {match.start(): precision for precision, pattern in _PRINTED_TYPES if (match := pattern.search(text))}
+    precision = types[min(types)] if types else None  # the first type is that of the first operand
     tensors = [tuple(int(size) for size in re.findall(r"\d+", inside)) for inside in _SHAPE.findall(text)]
     return PrintedParameters({name: int(value) for name, value in _NUMBER.findall(text)}, tensors, precision)

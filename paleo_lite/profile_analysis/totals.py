@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..profiles.detect import Profile
+from ..profiles.names import multiplies_matrices
 from ..profiles.table import HOST, device_rows, float_column, integer_column, values_of
 from . import DIRECTIONS
 from .activity import BusyTime
-from .parameters import is_convolution
+from .parameters import is_convolution, recorded_precision
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "category", "kernel", "op", "direction", "start_ns", "duration_ns", "calls", "flops", "bytes", "device",
-    "tensor_core",
+    "tensor_core", "params",
 )  # fmt: skip
 """Columns of a profile that are read."""
 
@@ -46,6 +47,7 @@ class KernelTotals:
         self.metrics: dict[tuple[str, str], dict[str, Floats]] = {}
         self.has_durations = False  # whether any row has a duration
         self.rows = self.untimed_rows = 0  # rows of the device that are summed, and those left out without a duration
+        self.precision_ns: dict[str, float] = {}  # time of products by the recorded precision of their operands
         self.no_op_ns = 0.0  # time of the rows without an operation
         self.has_starts = True  # whether all rows have start times
 
@@ -67,6 +69,8 @@ class KernelTotals:
         self.rows += other.rows
         self.untimed_rows += other.untimed_rows
         self.no_op_ns += other.no_op_ns
+        for precision, time_ns in other.precision_ns.items():
+            self.precision_ns[precision] = self.precision_ns.get(precision, 0.0) + time_ns
 
     def add(self, batch: pa.RecordBatch, busy: BusyTime | None = None) -> None:
         """Add the rows of a batch, and their intervals to `busy`."""
@@ -80,6 +84,7 @@ class KernelTotals:
         for label, *values in zip(labels, *(np.bincount(group, columns[name], len(labels)) for name in SUMS)):
             self.sums[label] = self.sums.get(label, np.zeros(len(SUMS))) + values
         self._add_metrics(timed, labels, group, columns)
+        self._add_precisions(timed, labels, group, columns["duration_ns"])
         if "op" in timed.schema.names:
             self.no_op_ns += float(columns["duration_ns"][values_of(timed, "op")[0] == 0].sum())
         self._add_intervals(timed, columns["duration_ns"], busy)
@@ -135,6 +140,20 @@ class KernelTotals:
                 if weighed:
                     of_kernel = self.metrics.setdefault(label, {})
                     of_kernel[name[7:]] = of_kernel.get(name[7:], np.zeros(2)) + np.array([total, weighed])
+
+    def _add_precisions(
+        self, batch: pa.RecordBatch, labels: list[tuple[str, str]], group: NDArray[Any], duration_ns: Floats
+    ) -> None:
+        """Add the times of matrix products to those of the recorded precision of their operands."""
+        index, texts = values_of(batch, "params")
+        precisions = [None if text is None else recorded_precision(text) for text in texts]
+        if not any(precisions):
+            return
+        in_product = np.array([multiplies_matrices(name) for name, _ in labels])[group]
+        seconds = np.bincount(index[in_product], duration_ns[in_product], len(texts))
+        for precision, time_ns in zip(precisions, seconds.tolist()):
+            if precision is not None and time_ns:
+                self.precision_ns[precision] = self.precision_ns.get(precision, 0.0) + time_ns
 
     def _add_intervals(self, batch: pa.RecordBatch, duration: Floats, busy: BusyTime | None) -> None:
         if "start_ns" not in batch.schema.names or batch.column("start_ns").null_count:

@@ -97,7 +97,8 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     if duration_us is None and not any(cells.get(column, "").strip() for column in _DURATIONS):
         raise BadProfile(f"{path}: line {number}: no duration")
     start_us = microseconds("Start Time(us)", "Task Start Time(us)", "task_start(us)")
-    shapes = (text("Input Shapes") or "").strip('"') or None
+    shapes = (text("Input Shapes") or "").strip('"')
+    types = (text("Input Data Types") or "").strip('"')
     return {
         "category": _category(name, text("Accelerator Core", "Task Type", "Core Type", "kernel_type") or ""),
         "kernel": name,
@@ -108,8 +109,8 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
         "stream": whole_cell(path, number, "Stream ID", text("Stream ID", "stream_id") or ""),
         "device": whole_cell(path, number, "Device_id", text("Device_id") or ""),
         "step": text("Step Id"),
-        "params": shapes,
-        "flops": _flops(operator or "", shapes or "", text("Output Shapes") or ""),
+        "params": f"{shapes} {types}".strip() or None,
+        "flops": _flops(operator or "", shapes, text("Output Shapes") or ""),
     }
 
 

@@ -106,6 +106,11 @@ def communicates(raw: str) -> bool:
     return classify(raw).label == "communication"
 
 
+def multiplies_matrices(raw: str) -> bool:
+    """Return whether a kernel is a matrix product, a convolution or attention, by the name that the profiler prints."""
+    return _MATRIX_CLASSES.match(classify(raw).label) is not None
+
+
 @lru_cache(2**16)
 def _class_of(name: str) -> tuple[bool, str]:
     """Return whether a kernel is a wrapper, and the class of its name."""
@@ -191,6 +196,8 @@ _COPY = re.compile(
     r"(?:\s*\(.*|\])?",
     re.IGNORECASE,
 )
+_MATRIX_CLASSES = re.compile(r"gemm$|attention$|convolution_")
+
 CLASSES_WITHOUT_ARITHMETIC = ("memcpy", "memset", "communication")
 """Classes that are known by their category, and that compute nothing. They are not profiled with counters: copies have
 none, and collectives hang when they are replayed."""

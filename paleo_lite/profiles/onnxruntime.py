@@ -169,7 +169,7 @@ def _node_row(path: Path, event: _SessionEvent, args: _NodeArgs, run: int) -> di
         "flops": _flops(args.op_name, inputs, outputs),
         "bytes": None if sizes is None or not any(sizes) else float(sum(sizes)),
         "thread": event.tid if 0 <= event.tid < 2**63 else None,
-        "params": ";".join(",".join(map(str, shape)) for shape in inputs) or None,
+        "params": _describe_operands(inputs, args.input_type_shape),
         "step": f"run {run}",
     }
 
@@ -220,6 +220,15 @@ def _shapes(typed: Any) -> list[tuple[int, ...]]:
         for shape in shapes
     )
     return [tuple(shape) for shape in shapes if isinstance(shape, list)] if is_size else []
+
+
+def _describe_operands(shapes: list[tuple[int, ...]], typed: Any) -> str | None:
+    """Return the shapes of the inputs and their types, as in ``1,3,64,64;32,3,3,3 float16;float16``; None without."""
+    if not shapes:
+        return None
+    sizes = ";".join(",".join(map(str, shape)) for shape in shapes)
+    types = ";".join(next(iter(entry)) for entry in typed if isinstance(entry, dict) and entry)
+    return f"{sizes} {types}"
 
 
 def _flops(operator: str, inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]]) -> float | None:

@@ -26,7 +26,7 @@ GEMM = "volta_sgemm_128x64_nn"
         (1.04, [GEMM], {}, "the clock was probably above the boost clock of the data sheet"),
         (1.8, [GEMM], {"device_count": 2}, "the rate is a sum over 2 devices"),
         (1.8, ["sm80_xmma_gemm_f16f16_f16f32_f32_sptensorop"], {}, "sparse kernels skip zeros"),
-        (2.5, [GEMM], {"counted_by_profiler": True}, "the profiler's FLOP count is probably too high"),
+        (2.5, [GEMM], {"counted_by_profiler": True}, "the FLOP count in the profile is probably too high"),
         (2.5, [GEMM], {}, "check `--gpu` and `--precision`"),
     ],
 )

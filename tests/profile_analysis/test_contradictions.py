@@ -20,6 +20,7 @@ from paleo_lite.profile_analysis.contradictions import (
     find_contradictions,
     find_rank,
     gather_evidence,
+    precision_in_names,
 )
 from paleo_lite.profiles.detect import Profile, open_profile
 
@@ -113,6 +114,28 @@ def test_nsight_systems_has_a_table_of_gpus(tmp_path) -> None:
 )
 def test_names_of_cublas_and_cudnn_tell_the_precision(kernels, precision) -> None:
     assert dominant_precision(kernels) == precision
+
+
+@pytest.mark.parametrize(
+    ("kernel", "precision"),
+    [  # as cuBLAS of CUDA 12 and 13 and Tensile name kernels for operands of bfloat16, float16, float8_e4m3fn, ...
+        ("nvjet_tst_128x256_64x6_2x1_2cta_v_bz_TNT", "bf16"),
+        ("nvjet_sm100_tst_mma_128x256x64_3_64x32x64_tmaAB_bz_TNT", "bf16"),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTN", "fp16"),
+        ("nvjet_qqtst_112x128_128x7_2x1_v_bz_coopA_algo2_TNN", "fp8"),
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn", "bf16"),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT16x16x512_MI16x16x1", "bf16"),
+        ("Cijk_Alik_Bljk_HHS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64", "fp16"),
+        ("Cijk_Alik_Bljk_F8BS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x128", "fp8"),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x16_SE_K1", "fp32"),
+        ("Cijk_Ailk_Bljk_DB_MT64x64x16_SE_K1", "fp64"),
+        # No products, although their names have "mma" and "grad" in them.
+        ("void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float, float>(long)", None),
+        ("void at::native::layer_norm_grad_input_kernel<float, float>(float const*)", None),
+    ],
+)
+def test_names_of_kernels_tell_the_precision_of_the_operands(kernel, precision) -> None:
+    assert precision_in_names({kernel: 1.0}) == precision
 
 
 @pytest.mark.parametrize(

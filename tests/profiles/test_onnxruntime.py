@@ -39,7 +39,7 @@ def test_nodes_of_the_cpu_are_kernels_with_shapes_and_bytes(tmp_path):
     assert (row["start_ns"], row["duration_ns"]) == (178_261_000, 40_000.0)
     assert row["bytes"] == 4 * (32 * 27 + 32 + 3 * 64 * 64 + 32 * 32 * 32)  # what each tensor has in fp32
     assert row["flops"] == 2 * 32 * 32 * 32 * 27
-    assert row["params"] == "1,3,64,64;32,3,3,3;32"
+    assert row["params"] == "1,3,64,64;32,3,3,3;32 float;float;float"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""The peak that rates are compared with follows from what a profile says of its operands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.machines import find_device
+from paleo_lite.profile_analysis.peaks import Peaks
+
+SECONDS = 500e-6
+FLOPS = 2 * 4096**3
+
+
+def ascend(tmp_path, types):
+    heading = "Device_id,Op Name,OP Type,Task Type,Task Start Time(us),Task Duration(us)"
+    lines = [f"{heading},Input Shapes,Input Data Types,Output Shapes"]
+    for index in range(4):
+        shapes = f'"4096,4096;4096,4096",{types},"4096,4096"'
+        lines.append(f"0,MatMulV2_{index},MatMulV2,AI_CORE,{1000 * index}.0,{SECONDS * 1e6},{shapes}")
+    path = tmp_path / "op_summary.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def trace(tmp_path, kernel, types):
+    events = []
+    for start in range(0, 4000, 1000):
+        number = start + 1
+        linked = {"External id": number, "correlation": number}
+        operands = {"External id": number, "Input Dims": [[4096, 4096]] * 2, "Input type": types}
+        entries = (
+            ("cpu_op", "aten::mm", 1, start, 9, operands),
+            ("cuda_runtime", "cudaLaunchKernel", 1, start + 1, 2, linked),
+            ("kernel", kernel, 7, start + 20, SECONDS * 1e6, {**linked, "device": 0, "stream": 7}),
+        )
+        for category, name, thread, at, lasts, arguments in entries:
+            event = {"ph": "X", "pid": 1, "cat": category, "name": name, "tid": thread, "ts": at, "dur": lasts}
+            events.append({**event, "args": arguments})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("types", "precision"),
+    [("FLOAT16;FLOAT16", "fp16"), ("DT_BF16;DT_BF16", "bf16"), ("FLOAT;FLOAT", "fp32"), ("N/A", "fp32")],
+)
+def test_types_that_msprof_records_choose_the_peak(tmp_path, types, precision) -> None:
+    peak = find_device("ascend-910b").find_peak(precision)
+    path = ascend(tmp_path, types)
+    (row,) = pl.efficiency(path, gpu="ascend-910b").rows
+    assert row["flops_efficiency"] == pytest.approx(FLOPS / SECONDS / peak.per_s, rel=1e-3)
+    report = pl.kernels(path, gpu="ascend-910b")
+    assert report.peak.peak.precision == precision
+    assert report.kernels[0].flops_efficiency == pytest.approx(FLOPS / SECONDS / peak.per_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "types", "precision"),
+    [
+        ("nvjet_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT", ["", ""], "fp8"),
+        ("nvjet_tst_128x256_64x6_2x1_2cta_v_bz_TNT", ["", ""], "bf16"),
+        ("gemm_kernel", ["c10::Half", "c10::Half"], "fp16"),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16", ["float", "float"], "tf32"),
+        ("gemm_kernel", ["float", "float"], "fp32"),
+    ],
+)
+def test_types_and_names_of_a_trace_choose_the_peak(tmp_path, kernel, types, precision) -> None:
+    path = trace(tmp_path, kernel, types)
+    (row,) = pl.efficiency(path, gpu="h100-sxm").rows
+    assert row["operators"][0]["precision"] == precision
+    assert pl.kernels(path, gpu="h100-sxm").peak.peak.precision == precision
+
+
+def test_a_precision_that_a_device_lacks_leaves_the_peak() -> None:
+    device = find_device("k80")
+    peaks = Peaks(device, device.find_peak("fp32"))
+    assert peaks.in_precision("bf16") == peaks and peaks.in_precision(None) == peaks
+    assert peaks.in_precision("fp64").rate.peak.precision == "fp64"
+
+
+def test_rates_above_both_peaks_have_one_reason(tmp_path) -> None:
+    """Times a hundred times too short exceed both peaks, which no cache explains."""
+    path = trace(tmp_path, "nvjet_tst_128x256_64x6", ["c10::BFloat16"] * 2)
+    path.write_text(path.read_text().replace('"dur": 500.0', '"dur": 1.0'))
+    (row,) = pl.efficiency(path, gpu="h100-sxm").rows
+    (note,) = [note for note in row["notes"] if " of peak " in note]
+    assert "of peak FLOP/s and" in note and "of peak bandwidth: no reason was found" in note
+
+
+def test_kernels_above_the_peak_for_one_reason_share_a_note(tmp_path) -> None:
+    path = ascend(tmp_path, "FLOAT16;FLOAT16")
+    path.write_text(path.read_text().replace(",500.0,", ",50.0,"))
+    (note,) = [note for note in pl.kernels(path, gpu="ascend-910b").notes if "of peak" in note]
+    assert "MatMulV2_3 at " in note and "and 3 other kernels above it" in note
