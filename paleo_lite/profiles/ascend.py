@@ -3,8 +3,9 @@
 `kernel_details.csv` of ``torch_npu.profiler`` and `op_summary_*.csv` of ``msprof`` have a row per kernel; the columns
 of the first are those of the second without the words "Op" and "Task". `op_statistic*.csv` of both has a row per type
 of operator and kind of core, and `task_time_*.csv` one per task of a stream, also one that waits (MindStudio's "Profile
-data file reference"; names as in torch_npu's own parsers). Times are in us, with a tab behind the start. Which columns
-there are depends on the options of the profiler.
+data file reference"; names as in torch_npu's own parsers). `operator_details.csv` of ``torch_npu.profiler`` has a row
+per operator of PyTorch, with its own time on the host and that of the kernels which it launched itself. Times are in
+us, with a tab behind the start. Which columns there are depends on the options of the profiler.
 
 `trace_view.json` of ``torch_npu.profiler`` and `msprof_*.json` of ``msprof`` are Chrome traces: a list of events in
 processes by name. Those of the process "Ascend Hardware" are the tasks of the streams of a device, whose kind is the
@@ -27,6 +28,7 @@ import msgspec
 import pyarrow as pa
 
 from ..errors import BadProfile
+from .detect import read_head
 from .json_stream import JsonArray, doubts_of_array
 from .lines import CsvTable, decoded_head, number_of, quoted, whole_cell
 from .names import communicates
@@ -37,6 +39,9 @@ _HEADING = re.compile(
     r'|(?=(?:.*,)?"?OP Type"?,)(?=.*,"?Count"?,"?Total Time\(us\))'
     r'|(?=(?:.*,)?"?kernel_name"?,)(?=.*,"?kernel_type"?,)(?=.*,"?task_time\(us\))'
 )
+_OPERATORS = re.compile(r'"?Name"?,(?:.*,)?"?Host Self Duration\(us\)"?,(?:.*,)?"?Device Self Duration\(us\)')
+"""Heading of a table of operators (torch_npu's `OperatorViewParser`)."""
+_OPERATOR_NAMES = ("category", "kernel", "op", "duration_ns", "calls", "params")
 _NAMES = (
     "category", "kernel", "op", "start_ns", "duration_ns", "calls", "stream", "device", "step", "params", "flops",
 )  # fmt: skip
@@ -54,16 +59,49 @@ class AscendCsv:
     """Reader of these files; see `detect.Reader`."""
 
     name = "ascend"
-    description = "Ascend CSV (kernel_details, op_summary, op_statistic, task_time)"
+    description = "Ascend CSV (kernel_details, op_summary, op_statistic, operator_details, task_time)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        return any(_HEADING.match(line) for line in decoded_head(head))
+        return any(_HEADING.match(line) or _OPERATORS.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """Yield one row per kernel, or per type of operator of a summary, 16,384 at a time."""
+        """Yield one row per kernel, or per type of operator of a summary, 16,384 at a time.
+
+        An operator of `operator_details` has a row of the host, and one of the device if it launched kernels itself.
+        """
+        if any(_OPERATORS.match(line) for line in decoded_head(read_head(path))):
+            yield from batches_of(_operator_rows(path), _OPERATOR_NAMES, columns)
+            return
         table = CsvTable(path, _HEADING, units=False)
         rows = (_row(path, number, dict(zip(table.names, fields))) for number, fields in table.rows())
         yield from batches_of(rows, _NAMES, columns)
+
+
+def _operator_rows(path: Path) -> Iterator[dict[str, Any]]:
+    table = CsvTable(path, _OPERATORS, units=False, has_long_cells=True)  # call stacks have several lines
+    for number, fields in table.rows():
+        cells = dict(zip(table.names, fields))
+        name = cells["Name"].strip()
+        if not name:
+            raise BadProfile(f"{path}: line {number}: an operator without a name")
+        operator = {"kernel": name, "op": name, "calls": 1, "params": cells.get("Input Shapes", "").strip('" ') or None}
+        host_us = _microseconds(path, number, "Host Self Duration(us)", cells["Host Self Duration(us)"].strip())
+        device_us = _microseconds(path, number, "Device Self Duration(us)", cells["Device Self Duration(us)"].strip())
+        yield {**operator, "category": "cpu", "duration_ns": float(host_us * 1000)}
+        if device_us:
+            yield {**operator, "category": _category(name, ""), "duration_ns": float(device_us * 1000)}
+
+
+def _microseconds(path: Path, number: int, column: str, text: str) -> Decimal:
+    """Return a cell in us, exactly: starts have more digits than a float."""
+    try:
+        number_of(text)
+        time_us = Decimal(text)
+    except (ValueError, InvalidOperation):
+        time_us = Decimal(-1)
+    if not 0 <= time_us * 1000 <= LATEST_NS:
+        raise BadProfile(f"{path}: line {number}: {column} is {quoted(text)}, expected a time in us")
+    return time_us
 
 
 def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
@@ -76,18 +114,9 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
         return None
 
     def microseconds(*names: str) -> Decimal | None:
-        """Return a cell in us, exactly: starts have more digits than a float."""
+        """Return the first of some cells that is there, in us; None without any."""
         value = text(*names)
-        if value is None:
-            return None
-        try:
-            number_of(value)
-            time_us = Decimal(value)
-        except (ValueError, InvalidOperation):
-            time_us = Decimal(-1)
-        if not 0 <= time_us * 1000 <= LATEST_NS:
-            raise BadProfile(f"{path}: line {number}: {names[0]} is {quoted(value)}, expected a time in us")
-        return time_us
+        return None if value is None else _microseconds(path, number, names[0], value)
 
     operator = text("Type", "OP Type")
     name = text("Name", "Op Name", "kernel_name") or operator

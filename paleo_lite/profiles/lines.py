@@ -128,8 +128,9 @@ class CsvTable:
 
     `heading` is the pattern of the start of the heading. The heading can be repeated with other columns: a file can
     hold several processes. `units` says whether the line below the heading contains the units, `most` is as for
-    `numbered_lines`, and `fewest` names the least columns, for the error of a heading of two. The attributes `names`
-    and `units` are those of the most recent heading; a new list for every heading.
+    `numbered_lines`, and `fewest` names the least columns, for the error of a heading of two. With `has_long_cells`,
+    a cell in quotation marks may go on in further lines. The attributes `names` and `units` are those of the most
+    recent heading; a new list for every heading.
     """
 
     def __init__(
@@ -140,9 +141,10 @@ class CsvTable:
         delimiter: str = ",",
         most: int | None = None,
         fewest: str = "",
+        has_long_cells: bool = False,
     ) -> None:
         self.path, self.heading, self.has_units, self.delimiter = path, heading, units, delimiter
-        self.fewest = fewest
+        self.fewest, self.has_long_cells = fewest, has_long_cells
         self.most = most
         self.names: list[str] = []
         self.units: list[str] = []
@@ -153,7 +155,8 @@ class CsvTable:
 
         Raise BadProfile if there is no heading, or a row has a different number of columns.
         """
-        for number, line in numbered_lines(self.path, self.most):
+        lines = numbered_lines(self.path, self.most)
+        for number, line in _join_cells(self.path, lines) if self.has_long_cells else lines:
             if line.startswith("=="):
                 continue
             if self.heading.match(line):
@@ -186,6 +189,21 @@ class CsvTable:
         if len(set(names)) < len(names):
             raise BadProfile(f"{self.path}: line {number}: a column appears twice in the heading")
         return names
+
+
+def _join_cells(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines, each with the lines in which a cell in quotation marks goes on."""
+    begun, text = 0, ""
+    for number, line in lines:
+        text = f"{text} {line}" if begun else line
+        begun = begun or number
+        if len(text) > LONGEST_LINE:
+            raise BadProfile(f"{path}: line {begun}: a cell in quotation marks does not end")
+        if text.count('"') % 2 == 0:
+            yield begun, text
+            begun = 0
+    if begun:
+        raise BadProfile(f"{path}: line {begun}: a cell in quotation marks does not end")
 
 
 def fields_of(path: Path, number: int, line: str, delimiter: str = ",") -> list[str]:

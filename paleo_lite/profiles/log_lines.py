@@ -1,8 +1,8 @@
 """Lines as a profiler printed them, without what terminals, launchers and mail programs write into them.
 
 Output comes back from clusters with the rank before each line (torchrun, ``srun --label``), with times (``kubectl logs
---timestamps``), with the colours of a terminal, quoted in mails and issues, or indented as code. What all lines of the
-beginning have in common is removed from every line.
+--timestamps``), with the colours of a terminal, quoted in mails and issues, as comments of a script, or indented as
+code. What all lines of the beginning have in common is removed from every line.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"(?:>(?: |$))+",  # mails, issues
+        r"(?:#|//)(?: |$)",  # comments of a script or a notebook
         r"\[(?:rank|default)?\d{1,6}\]: ?",  # torchrun
         r"[\w.-]{1,60}: (?=\[(?:rank|default)?\d{1,6}\]:)",  # a node before its ranks
         r"\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?",  # mpirun --tag-output

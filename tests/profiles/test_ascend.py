@@ -60,6 +60,35 @@ def test_a_statistic_has_the_calls_of_each_type(tmp_path):
     ]
 
 
+OPERATORS = """\
+Name,Input Shapes,Call Stack,Host Self Duration(us),Host Total Duration(us),Device Self Duration(us),\
+Device Total Duration(us),Device Self Duration With AICore(us),Device Total Duration With AICore(us)
+vllm::decode_step,,,40,100,0,1200,0,1200
+aten::mm,"2,4096;4096,64","model.py(7): forward;
+main.py(3): <module>",30.5,50,1110,1110,1110,1110
+aten::rms_norm,"2,4096",,30,50,90,90,0,90
+"""
+"""Columns as torch_npu's `OperatorViewParser` writes them, with a call stack of two lines."""
+
+
+def test_operators_have_a_row_of_the_host_and_one_of_the_device_if_they_launched_kernels(tmp_path):
+    rows = [(row["category"], row["op"], row["duration_ns"], row["params"]) for row in read(tmp_path, OPERATORS)]
+    assert rows == [
+        ("cpu", "vllm::decode_step", 40_000.0, None),
+        ("cpu", "aten::mm", 30_500.0, "2,4096;4096,64"),
+        ("kernel", "aten::mm", 1_110_000.0, "2,4096;4096,64"),
+        ("cpu", "aten::rms_norm", 30_000.0, "2,4096"),
+        ("kernel", "aten::rms_norm", 90_000.0, "2,4096"),
+    ]
+    report = pl.kernels(tmp_path / "profile.csv")
+    assert report.time_s == pytest.approx(1200e-6)  # the total of the step that launched both
+
+
+def test_a_call_stack_without_an_end_is_an_error(tmp_path):
+    with pytest.raises(BadProfile, match="line 3: a cell in quotation marks does not end"):
+        read(tmp_path, OPERATORS.replace('<module>"', "<module>"))
+
+
 def test_a_kernel_without_a_duration_is_left_out_and_said(tmp_path):
     """A row of an operator that was not timed has N/A; the others are read."""
     path = tmp_path / "kernel_details.csv"

@@ -28,6 +28,8 @@ def before_each(prefix: str, text: str) -> str:
 
 WRITTEN = {
     "mail": lambda text: before_each("> ", text),
+    "comment": lambda text: before_each("# ", text),
+    "comment of C": lambda text: before_each("// ", text),
     "torchrun": lambda text: before_each("[rank0]: ", text),
     "torchrun --tee": lambda text: before_each("[default0]:", text),
     "a node's rank": lambda text: before_each("node01: [rank0]: ", text),
