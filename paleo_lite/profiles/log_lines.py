@@ -18,7 +18,6 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"(?:>(?: |$))+",  # mails, issues
-        r"(?:#|//)(?: |$)",  # comments of a script or a notebook
         r"\[(?:rank|default)?\d{1,6}\]: ?",  # torchrun
         r"[\w.-]{1,60}: (?=\[(?:rank|default)?\d{1,6}\]:)",  # a node before its ranks
         r"\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?",  # mpirun --tag-output
@@ -27,6 +26,8 @@ _PREFIXES = tuple(
         r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |$)",  # kubectl, containerd
     )
 )
+_COMMENTS = re.compile(r"(?:#|//)(?: |$)")
+"""What people write before the lines of a table in a script; logs of benchmarks begin with `#` themselves."""
 _CONTAINER = re.compile(r"[\w.-]{1,60} +\|(?: |$)")
 """What ``docker compose logs`` writes before the lines of one container."""
 
@@ -45,7 +46,8 @@ def cleaner_of(head: Sequence[str]) -> Callable[[str], str] | None:
     has_colours = any("\x1b" in line for line in head)
     has_wide_blanks = any(_WIDE_BLANK.search(line) for line in head)
     complete_lines = head[:-1] if len(head) > FEWEST_LINES else head  # the last line may be cut
-    prefix = common_prefix([_plain(line, has_colours, has_wide_blanks) for line in complete_lines])
+    plain_lines = [_plain(line, has_colours, has_wide_blanks) for line in complete_lines]
+    prefix = common_prefix(plain_lines, (*_PREFIXES, _COMMENTS))
     if not (has_colours or has_wide_blanks or prefix):
         return None
     pattern = re.compile(prefix)
@@ -64,14 +66,14 @@ def _plain(line: str, has_colours: bool, has_wide_blanks: bool) -> str:
     return _WIDE_BLANK.sub(" ", line) if has_wide_blanks else line
 
 
-def common_prefix(lines: Sequence[str]) -> str:
+def common_prefix(lines: Sequence[str], patterns: Sequence[re.Pattern[str]] = _PREFIXES) -> str:
     """Return the regular expression of what a launcher or a person wrote before every line; empty for nothing."""
     filled = [line for line in lines if line.strip()]
     if len(filled) < FEWEST_LINES:
         return ""
     prefix = ""
     for _ in range(MOST_PREFIXES):
-        further = _written_before(filled)
+        further = _written_before(filled, patterns)
         if not further:
             break
         prefix = f"{prefix or '^'}{further}"
@@ -80,8 +82,8 @@ def common_prefix(lines: Sequence[str]) -> str:
     return f"{prefix or '^'} {{{indent}}}" if indent else prefix
 
 
-def _written_before(lines: Sequence[str]) -> str:
-    for pattern in _PREFIXES:
+def _written_before(lines: Sequence[str], patterns: Sequence[re.Pattern[str]]) -> str:
+    for pattern in patterns:
         if all(pattern.match(line) for line in lines):
             return f"(?:{pattern.pattern})"
     containers = {match[0].rstrip() for line in lines if (match := _CONTAINER.match(line))}
