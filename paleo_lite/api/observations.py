@@ -46,6 +46,7 @@ from ..serving.kernel_timer import KernelTimer
 from ..serving.learned import KIND as SERVER
 from ..serving.learned import engine_traits
 from ..serving.options import SimulationOptions
+from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division, ModelOnDevice
 from ..timing.activity import Shares
 from ..timing.calibrated import CalibratedModel
@@ -81,6 +82,9 @@ ASSUMED = {
 
 QUEUED = "first tokens whose prompts wait in a queue, which say more of the load than of the server"
 """Why times to first token are left out."""
+
+CONTRADICTED = "figures that others of their row contradict"
+"""Why figures of a row are left out whose others are evidence."""
 
 QUEUED_ITERATIONS = 10
 """Iterations of waiting in a time to first token above which it says more of the load than of the server."""
@@ -138,8 +142,11 @@ def _observations(
         notes.append(f"{findings.name}: {thinned}")
     observations: list[Observation] = []
     reasons: dict[str, int] = {}
-    for done, (_, reading) in enumerate(readings):
+    for done, (index, reading) in enumerate(readings):
         report(done, len(readings))
+        if doubted := _doubt_of_situation(reading):
+            reasons[doubted] = reasons.get(doubted, 0) + 1
+            continue
         try:
             if reading.kind == power_causes.KIND:
                 facts = {**findings.configuration, **reading.values, **user_facts}
@@ -167,9 +174,33 @@ def _observations(
         if not of_reading:
             reason = f"rows of the kind {reading.kind} without a figure that is evidence"
             reasons[reason] = reasons.get(reason, 0) + 1
-        observations += of_reading
+        held = [row for row in of_reading if not reading.contradicted_of(_ENTER.get(row.figure, ()))]
+        if len(held) < len(of_reading):
+            reasons[CONTRADICTED] = reasons.get(CONTRADICTED, 0) + len(of_reading) - len(held)
+        if held and reading.contradicted:
+            place = f"row {index + 1}: " if len(findings.readings) > 1 else ""
+            named = " and ".join(dict.fromkeys(LATENCIES.get(row.figure, row.figure) for row in held))
+            notes.append(f"{findings.name}: {place}its {named} is taken: the contradicting figures do not enter it")
+        observations += held
     notes += [f"{findings.name}: left out: {reason} ({count})" for reason, count in reasons.items()]
     return observations
+
+
+_ENTER = {
+    TIME_PER_TOKEN: ("tpot_s", "tpot_reported_s", "e2e_s"),
+    FIRST_TOKEN: ("ttft_s", "e2e_s"),
+}
+"""Figures of a row which a figure of evidence is, or follows from."""
+
+
+def _doubt_of_situation(reading: Reading) -> str:
+    """Return why a row is left out whose lengths or load other figures of it contradict; empty if none do."""
+    if reading.contradicted_of(("input_tokens", "output_tokens")):
+        return "rows whose lengths other figures of the row contradict"
+    is_load_given = any(reading.values.get(name) for name in ("concurrency_limit", "request_rate"))
+    if not is_load_given and reading.contradicted_of(("requests_per_s",)):
+        return "rows whose load other figures of the row contradict"
+    return ""
 
 
 _FORECAST_FIGURES = {

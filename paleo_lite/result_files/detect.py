@@ -179,6 +179,7 @@ def read_result(path: Path, user_facts: dict[str, Any] | None = None, source: st
         findings.doubt("the end of the gzip is missing: what came before it was read")
     if file_format.sign is not None and (number := number_at_end(path)):
         findings.doubt(f"the text ends with {number} and no line break: this number may be cut")
+    findings.doubt_not_numbers()
     if findings.dropped:
         findings.doubt(f"{findings.dropped:,} rows over {MOST_READINGS:,} are left out")
     if not findings.readings:

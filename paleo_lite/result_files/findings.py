@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ MOST_OF_A_ROW = 1e30
 
 _MOST_DOUBTS = 40
 _NAMED_ROWS = 5  # more rows are counted
+_NAMED_FIGURES = 6  # more figures are counted
 _NUMBERS = re.compile(r"[\d.,]+")
 _NOT_MEASURED = "are left out: they cannot have been measured"
 
@@ -32,6 +33,11 @@ class Reading(msgspec.Struct, frozen=True):
     kind: str  # one of `KINDS`
     values: dict[str, Any]  # by the names of `QUANTITIES`, in their order
     doubts: tuple[str, ...] = ()  # why this row may mislead
+    contradicted: tuple[str, ...] = ()  # figures of the row of which others say that they are wrong
+
+    def contradicted_of(self, names: Iterable[str]) -> bool:
+        """Return whether other figures of the row say that one of some figures is wrong."""
+        return any(name in self.contradicted for name in names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row of the JSON."""
@@ -52,6 +58,7 @@ class Findings(msgspec.Struct):
     missing: list[str] = []  # a sentence for each fact that the user has to add
     doubts: list[str] = []
     source: str = ""  # the path as the user knows it, where the file lies in an archive
+    not_numbers: dict[str, None] = {}  # names in the file of figures that are NaN
     dropped: int = 0  # rows over `MOST_READINGS`
     needed: tuple[str, ...] | None = None  # facts that the rows need, where they differ from `configuration.NEEDED`
 
@@ -60,7 +67,7 @@ class Findings(msgspec.Struct):
         """The file as the user knows it."""
         return self.source or str(self.path)
 
-    def add(self, kind: str, doubts: tuple[str, ...] = (), **values: Any) -> None:
+    def add(self, kind: str, doubts: tuple[str, ...] = (), contradicted: tuple[str, ...] = (), **values: Any) -> None:
         """Add a row; absent and infinite values are left out, and a row without any figure is not a row."""
         if kind not in KINDS:
             raise KeyError(kind)
@@ -80,7 +87,7 @@ class Findings(msgspec.Struct):
         if len(self.readings) >= MOST_READINGS:
             self.dropped += 1
             return
-        self.readings.append(Reading(kind, row, doubts))
+        self.readings.append(Reading(kind, row, doubts, contradicted))
 
     def record(self, **facts: Any) -> None:
         """Record facts of the run; absent ones, and those that are known already, are left out."""
@@ -103,6 +110,13 @@ class Findings(msgspec.Struct):
         sentence = make_printable(sentence)
         if sentence not in self.doubts and len(self.doubts) < _MOST_DOUBTS:
             self.doubts.append(sentence)
+
+    def doubt_not_numbers(self) -> None:
+        """Add a sentence about the figures that the file gives as NaN, which are absent from its rows."""
+        names = list(self.not_numbers)
+        if names:
+            others = f" and {len(names) - _NAMED_FIGURES} more" if len(names) > _NAMED_FIGURES else ""
+            self.doubt(f"NaN is given for {', '.join(names[:_NAMED_FIGURES])}{others}: left out, as not measured")
 
     @property
     def guesses(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ def _next_line(file: BinaryIO, path: Path) -> bytes:
 
 def _objects_of(text: str, path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
     """Yield the objects of one document, or of several that follow each other, also behind lines of a log."""
-    decoder = json.JSONDecoder(object_pairs_hook=_Repeated(findings).make_object)
+    decoder = json.JSONDecoder(object_pairs_hook=_DoubtfulMembers(findings).make_object)
     start, has_object = 0, False
     while start < len(text):
         opening = re.compile(r"[\[{]").search(text, start)
@@ -120,15 +121,18 @@ def is_damaged_json(text: str, path: Path) -> bool:
     return decode_json(plain, path) is None and decode_json(plain.partition("\n")[0], path) is None
 
 
-class _Repeated:
-    """Keys that stand twice in an object, with different values."""
+class _DoubtfulMembers:
+    """Keys that stand twice in an object, with different values, and figures that are NaN."""
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
 
     def make_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Return an object, and doubt its repeated keys."""
+        """Return an object; doubt its repeated keys, and keep the names of figures that are NaN."""
         members = dict(pairs)
+        for name, value in pairs:
+            if isinstance(value, float) and math.isnan(value):
+                self.findings.not_numbers[truncate(name)] = None
         if len(members) < len(pairs):
             for name, value in pairs:
                 if value is not members[name] and value != members[name]:
@@ -138,7 +142,7 @@ class _Repeated:
 
 def decode_json(text: str, path: Path, findings: Findings | None = None) -> Any:
     """Return the value of a text; None if it is not JSON, even without its trailing commas."""
-    make_object = None if findings is None else _Repeated(findings).make_object
+    make_object = None if findings is None else _DoubtfulMembers(findings).make_object
     for candidate in (text, None):
         try:
             return json.loads(

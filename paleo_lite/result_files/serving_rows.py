@@ -32,6 +32,9 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     input_total, output_total = values.pop("input_total", None), values.pop("output_total", None)
     at_once, requests_asked = values.pop("at_once", False), values.pop("requests_asked", None)
     requests, duration_s = values.get("requests"), values.get("duration_s")
+    wrong = _contradicted_duration(values)
+    if wrong is not None:
+        duration_s = None  # no rate follows from it
     computed: dict[str, Any] = {
         "input_tokens": ratio(input_total, requests),
         "output_tokens": ratio(output_total, requests),
@@ -64,8 +67,10 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     row_doubts += _doubts_of(values, at_once)
     if requests is not None and requests_asked is not None and requests > requests_asked:
         row_doubts.append(f"{requests:,g} requests were answered, and {requests_asked:,g} were to be sent: {_IS_WRONG}")
-    row_doubts += _contradictions(values)
-    findings.add("server", tuple(row_doubts), **values)
+    contradictions = _contradictions(values) if wrong is None else [wrong, *_contradictions(values)]
+    row_doubts += [contradiction.sentence for contradiction in contradictions]
+    contradicted = dict.fromkeys(name for contradiction in contradictions for name in contradiction.figures)
+    findings.add("server", tuple(row_doubts), tuple(contradicted), **values)
 
 
 def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:
@@ -107,6 +112,26 @@ def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:
     return doubts
 
 
+class _Contradiction(NamedTuple):
+    """Figures of a row of which one is wrong."""
+
+    sentence: str
+    figures: tuple[str, ...]
+
+
+def _contradicted_duration(values: dict[str, Any]) -> _Contradiction | None:
+    """Return that the requests of a row did not come at the stated rate in the stated time; None if they did."""
+    requests, duration_s, stated = (values.get(name) for name in ("requests", "duration_s", "requests_per_s"))
+    expected = ratio(requests, duration_s)
+    if not stated or not expected or abs(stated / expected - 1) <= TOLERATED:
+        return None
+    sentence = (
+        f"{requests:,g} requests in {format_si(duration_s, 's')} are {format_number(expected)} requests/s, and "
+        f"{_format_figure('requests_per_s', stated)}: {_IS_WRONG}"
+    )
+    return _Contradiction(sentence, ("requests", "duration_s", "requests_per_s"))
+
+
 class _Order(NamedTuple):
     """Two figures of a row of which one cannot be above the other."""
 
@@ -114,12 +139,15 @@ class _Order(NamedTuple):
     larger: str
     otherwise: str  # what it means if it is
 
-    def check(self, values: dict[str, Any]) -> str | None:
-        """Return a sentence if the figures of a row are in another order; None if they are not."""
+    def check(self, values: dict[str, Any]) -> _Contradiction | None:
+        """Return the contradiction if the figures of a row are in another order; None if they are not."""
         small, large = values.get(self.smaller), values.get(self.larger)
         if small is None or large is None or small <= (1 + _ROUNDING) * large:
             return None
-        return f"{_format_figure(self.smaller, small)} is above {_format_figure(self.larger, large)}: {self.otherwise}"
+        pair = f"{_format_figure(self.smaller, small)} is above {_format_figure(self.larger, large)}"
+        # A mean above the 99th percentile is skewed, not wrong.
+        figures = (self.smaller, self.larger) if self.otherwise == _IS_WRONG else ()
+        return _Contradiction(f"{pair}: {self.otherwise}", figures)
 
 
 _ROUNDING = 0.01
@@ -136,25 +164,28 @@ _ORDERS = (
 )
 
 
-def _contradictions(values: dict[str, Any]) -> list[str]:
+def _contradictions(values: dict[str, Any]) -> list[_Contradiction]:
     """Return what figures of a row contradict each other, whatever tool wrote them."""
-    contradictions = [sentence for order in _ORDERS if (sentence := order.check(values)) is not None]
+    contradictions = [found for order in _ORDERS if (found := order.check(values)) is not None]
     requests_per_s = values.get("requests_per_s")
     for side, name in (("input", "prompts"), ("output", "answers")):
         stated, tokens = values.get(f"{side}_tokens_per_s"), values.get(f"{side}_tokens")
         expected = product(requests_per_s, tokens)
         if stated and expected and requests_per_s and abs(stated / expected - 1) > TOLERATED:
-            contradictions.append(
+            sentence = (
                 f"{_format_figure('requests_per_s', requests_per_s)} with {name} of {tokens:,.4g} tokens are "
                 f"{expected:,.4g} tokens/s, and {_format_figure(f'{side}_tokens_per_s', stated)}: {_IS_WRONG}"
             )
+            figures = ("requests_per_s", f"{side}_tokens", f"{side}_tokens_per_s")
+            contradictions.append(_Contradiction(sentence, figures))
     per_token_s, whole_s, tokens = (values.get(name) for name in ("tpot_reported_s", "e2e_s", "output_tokens"))
     writing_s = None if not tokens or tokens <= 1 else product(per_token_s, tokens - 1)
     if values.get("ttft_s") is None and per_token_s and writing_s and whole_s and writing_s > (1 + TOLERATED) * whole_s:
-        contradictions.append(
+        sentence = (
             f"{_format_figure('tpot_reported_s', per_token_s)} for {tokens:,.4g} tokens is "
             f"{format_si(writing_s, 's')}, which is above {_format_figure('e2e_s', whole_s)}: {_IS_WRONG}"
         )
+        contradictions.append(_Contradiction(sentence, ("tpot_reported_s", "e2e_s")))
     return contradictions
 
 

@@ -176,6 +176,8 @@ def read_printed_report(path: Path, findings: Findings) -> None:
         name = _PRINTED.get(match[1])
         if name is not None:
             number = to_number(match[2])
+            if match[2].strip().lower() == "nan":
+                findings.not_numbers[match[1]] = None
             runs[-1][name] = scaled(number, _MS) if match[1].endswith("(ms)") else number
             runs[-1]["at_once"] = runs[-1].get("at_once") or (name == "request_rate" and match[2].startswith("inf"))
     for run in runs:

@@ -488,6 +488,37 @@ def test_contradictions_of_a_file_are_said_with_their_rows(tmp_path: Path) -> No
     assert any(re.search(rf"^{contradiction}", note) for note in pl.compare(path, **SERVER).notes)
 
 
+def test_figures_that_others_of_their_row_contradict_are_no_evidence(tmp_path: Path) -> None:
+    rows = [
+        bench(8, 10.0, duration=0.5),  # 80 requests, at the stated rate in 20 s
+        bench(16, 11.0, output_throughput=9_999.0),  # of answers of 200 tokens
+        bench(32, 12.0, ttft_ms=60.0, mean_e2el_ms=50.0),  # a whole answer before its first token
+        bench(64, 13.0),
+    ]
+    learned = pl.calibrate(write(tmp_path / "a.json", *rows), **SERVER, tensor=1)
+    assert isinstance(learned, EvidenceCalibration)
+    taken = [(row.situation.partition(",")[0], row.figure) for row in learned.observations]
+    assert taken == [
+        ("concurrency 8", "tpot_s"), ("concurrency 8", "ttft_s"), ("concurrency 64", "tpot_s"),
+        ("concurrency 64", "ttft_s"),
+    ]  # fmt: skip
+    notes = "\n".join(learned.notes)
+    assert re.search(
+        r"row 1: 80 requests in 500 ms are 160 requests/s, and [\d.]+ requests/s: one of them is wrong", notes
+    )
+    assert "row 1: its time per output token and time to first token is taken" in notes
+    assert "left out: rows whose lengths other figures of the row contradict (1)" in notes
+    assert "left out: figures that others of their row contradict (2)" in notes
+
+
+def test_figures_that_are_not_numbers_are_named(tmp_path: Path) -> None:
+    rows = [bench(8, 10.0) | {"mean_ttft_ms": float("nan")}, bench(16, 11.0)]
+    learned = pl.calibrate(write(tmp_path / "a.json", *rows), **SERVER, tensor=1)
+    assert isinstance(learned, EvidenceCalibration)
+    assert [row.figure for row in learned.observations] == ["tpot_s", "tpot_s", "ttft_s"]
+    assert any("NaN is given for mean_ttft_ms: left out, as not measured" in note for note in learned.notes)
+
+
 def test_rows_that_contradict_each_other_are_no_good_calibration(tmp_path: Path) -> None:
     usual = forecast().latencies["tpot_s"]["mean"].value * 1e3
     learned = pl.calibrate(write(tmp_path / "a.json", bench(8, 2 * usual), bench(8, usual / 2)), **SERVER)
