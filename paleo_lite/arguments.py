@@ -97,10 +97,31 @@ def quote_value(value: object) -> str:
 
 
 def as_plain(value: Any) -> Any:
-    """Return an array, an iterator or a number of NumPy as a list or a number, and any other value unchanged."""
+    """Return an array or an iterator as a list, and a number of NumPy, a Decimal or a Fraction as a number of Python.
+
+    Any other value is returned unchanged.
+    """
     if isinstance(value, Iterator):
-        return list(value)
-    return value.tolist() if callable(getattr(value, "tolist", None)) and not isinstance(value, type) else value
+        return list(map(as_plain, value))
+    if type(value) in (list, tuple):
+        return type(value)(map(as_plain, value))
+    if callable(getattr(value, "tolist", None)) and not isinstance(value, type):
+        return value.tolist()
+    is_other_number = isinstance(value, numbers.Number) and not isinstance(value, (int, float, complex))
+    return _as_built_in(value) if is_other_number else value
+
+
+def _as_built_in(value: Any) -> Any:
+    """Return a number as an integer where it is one, else as a float; unchanged if it is neither."""
+    try:
+        return int(value) if value == int(value) else float(value)
+    except (TypeError, ValueError, OverflowError):  # of NaN, infinities and complex numbers
+        return value
+
+
+def as_whole(value: Any) -> Any:
+    """Return a float without decimals as an integer, and any other value unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def check_argument(name: str, annotation: str, value: object) -> None:
@@ -131,7 +152,9 @@ def check_arguments(function: F) -> F:
         for name, value in bound.arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                bound.arguments[name] = as_plain(value)
+                plain = as_plain(value)
+                is_whole = "int" in _split(parameter.annotation) and "float" not in _split(parameter.annotation)
+                bound.arguments[name] = as_whole(plain) if is_whole else plain
                 check_argument(name, parameter.annotation, bound.arguments[name])
         return function(*bound.args, **bound.kwargs)
 

@@ -128,6 +128,26 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert next(iter(pl.Predict("resnet18", gpu="t4", site={"pue": np.array([1.2])}).site.items())) == ("pue", 1.2)
 
 
+@pytest.mark.parametrize("eight", [8.0, np.float64(8), Decimal(8), Fraction(16, 2), np.int64(8), np.array(8)])
+def test_numbers_of_other_kinds_are_numbers(eight: Any) -> None:
+    assert pl.Predict("resnet18", gpu="t4", batch_size=eight).batch_size == 8
+    assert pl.Predict("resnet18", gpu="t4", batch_size=[eight, 8, 16]).batch_size == [8, 16]
+    assert pl.Diffusion("flux.1-dev", gpu="h100-sxm", image_size=(eight * 64, 768)).image_size == "512x768"
+    assert float(str(pl.Serve("llama-3.2-1b", gpu="h100-sxm", rate=eight).rate)) == 8
+
+
+@pytest.mark.parametrize("number", [8.5, Decimal("8.5"), Fraction(17, 2), Decimal("NaN"), float("nan"), 8 + 1j])
+def test_numbers_that_are_not_whole_are_no_batch_size(number: Any) -> None:
+    with pytest.raises(BadValue, match="--batch-size"):
+        pl.Predict("resnet18", gpu="t4", batch_size=number)
+
+
+def test_an_array_is_no_size_of_a_picture() -> None:
+    """It can be meant as one size, as a tuple is, or as several, as a list is."""
+    with pytest.raises(BadValue, match=r"`--image-size` takes a tuple of width and height, .* \(got array\(\[512, 512"):
+        pl.Diffusion("flux.1-dev", gpu="h100-sxm", image_size=np.array([512, 512]))
+
+
 @pytest.mark.parametrize(
     ("function", "argument", "value", "bound"),
     [

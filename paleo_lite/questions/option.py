@@ -166,7 +166,8 @@ class Options:
         record: Any = type(self)
         parameters, declared = _parameters_by_name(record), options_of(record)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            value = as_plain(getattr(self, field.name))
+            given = getattr(self, field.name)
+            value = as_plain(given)
             if field.name not in parameters:
                 if isinstance(value, Path):  # a network is named by its path
                     value = str(value)
@@ -179,6 +180,8 @@ class Options:
             elif value is not field.default:
                 kind = declared[field.name].type
                 if isinstance(kind, PictureSize):
+                    if isinstance(value, list) and not isinstance(given, (list, Iterator)):
+                        kind.refuse(given, documented_name(parameters[field.name]))  # an array is a size or several
                     value = kind.spell_pairs(value, documented_name(parameters[field.name]))
                 annotation = str(field.type)
                 _check_objects(value, annotation, parameters[field.name])
@@ -221,7 +224,7 @@ def _check_objects(value: Any, annotation: str, parameter: click.Option) -> None
         is_plain = item is None or isinstance(item, (*_CONVERTED, dict, range))
         is_path = isinstance(item, os.PathLike)
         if not (is_plain or is_path or "Any" in classes or any(has_class(item, name) for name in classes)):
-            raise BadValue(f"`{documented_name(parameter)}` takes no such value (got {quote_value(item)})")
+            raise _no_such_value(parameter, item)
 
 
 @cache
@@ -260,9 +263,14 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
     if isinstance(value, str):
         return _convert_by(parameter.type, value, parameter)
     if isinstance(value, (list, tuple, range)):
-        converted = [_convert_one(item, declared.type, parameter) for item in value]
+        converted = _distinct([_convert_one(item, declared.type, parameter) for item in value])
         return converted[0] if len(converted) == 1 else converted
     return _convert_one(value, declared.type, parameter)
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    """Return the values without repetitions, as of the command line; all of them if they are records or settings."""
+    return list(dict.fromkeys(values)) if all(isinstance(value, _CONVERTED) for value in values) else values
 
 
 def _convert_one(value: Any, kind: Any, parameter: click.Option) -> Any:
@@ -278,7 +286,14 @@ def _convert_by(kind: Any, value: Any, parameter: click.Option) -> Any:
     except click.BadParameter as error:
         raise BadValue(f"`{documented_name(parameter)}`: {error.message.rstrip('.')}") from None
     except (TypeError, ValueError, OverflowError):  # of a builtin type such as int
-        raise BadValue(f"`{documented_name(parameter)}` takes no such value (got {quote_value(value)})") from None
+        raise _no_such_value(parameter, value) from None
+
+
+def _no_such_value(parameter: click.Option, value: Any) -> BadValue:
+    return BadValue(
+        f"`{documented_name(parameter)}` takes no such value: give text, a number or a list of them "
+        f"(got {quote_value(value)})"
+    )
 
 
 def command_words(command: str, question: Options) -> list[str]:

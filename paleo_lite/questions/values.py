@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ..arguments import LARGEST_INTEGER, LARGEST_WORDS, as_plain, quote_value
+from ..arguments import LARGEST_INTEGER, LARGEST_WORDS, as_plain, as_whole, quote_value
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..files import file_exists
 from ..units import check_positive, is_integer, parse_duration, parse_quantity, parse_range, spell_out_tokens
@@ -34,7 +34,7 @@ class WholeNumber(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the integer; raise BadValue if it is out of range."""
-        text = str(value).strip()
+        text = str(as_whole(value)).strip()
         is_integer_text = text.isascii() and text.isdecimal() and not isinstance(value, bool)
         largest = self.maximum or LARGEST_INTEGER
         if is_integer_text and len(text) <= _MAX_DIGITS and self.minimum <= int(text) <= largest:
@@ -84,7 +84,7 @@ class PictureSize(WholeNumber):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the integer, or the text of width x height."""
-        text = str(value).strip().lower().replace("×", "x")
+        text = str(as_whole(value)).strip().lower().replace("×", "x")
         if text.isdecimal():
             return super().convert(text, param, ctx)
         from ..architectures.pipelines.sampling import parse_image_size
@@ -98,12 +98,17 @@ class PictureSize(WholeNumber):
             return [self.spell_pairs(item, name) for item in value]
         if not isinstance(value, tuple):
             return value
-        if len(value) != 2 or not all(is_integer(number) for number in value):
-            raise BadValue(
-                f"`{name}` takes a tuple of width and height, such as (1024, 768), or a list of several sizes "
-                f"(got {quote_value(value)})"
-            )
-        return f"{value[0]}x{value[1]}"
+        sizes = list(map(as_whole, value))
+        if len(sizes) != 2 or not all(map(is_integer, sizes)):
+            self.refuse(value, name)
+        return f"{sizes[0]}x{sizes[1]}"
+
+    def refuse(self, value: Any, name: str) -> NoReturn:
+        """Raise BadValue for a value that is no size, or that can be meant as one size and as several."""
+        raise BadValue(
+            f"`{name}` takes a tuple of width and height, such as (1024, 768), or a list of several sizes "
+            f"(got {quote_value(value)})"
+        )
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]

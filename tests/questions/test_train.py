@@ -268,7 +268,7 @@ def test_lists_that_an_option_does_not_take_are_refused_in_a_sentence(more, sent
         ({"gpu": []}, "`--gpu` has no value: give one, or leave it out"),
         ({"trainable": []}, "`--trainable` has no value"),
         ({"epochs": "x"}, "`--epochs`: 'x' is not a valid float"),
-        ({"epochs": {}}, "`--epochs` takes no such value .got {}."),
+        ({"epochs": {}}, "`--epochs` takes no such value: give text, a number or a list of them .got {}."),
     ],
 )
 def test_a_value_of_another_type_is_refused_as_on_the_command_line(more, sentence) -> None:
