@@ -141,7 +141,7 @@ BY_BASE: dict[tuple[str, str], Any] = {
     ("local", "gpu"): "rtx3090",
     ("denoiser", "phase"): "forward",
     ("denoiser", "weights"): "nf4",
-    ("pictures", "weights"): "fp8",
+    ("pictures", "weights"): "int8",
     ("pictures on many", "workers"): 4,
     ("pictures", "offload"): "model",
     ("pictures", "image_size"): 512,
