@@ -71,7 +71,7 @@ Memory = record("Memory", {
     "total_bytes parameters_bytes gradients_bytes optimizer_bytes activations_bytes inputs_bytes": int,
     "workspace_bytes cache_bytes logits_bytes scratch_bytes frozen_parameters_bytes": int, "optimizer": Word,
     "capacity_bytes reserve_bytes fragmentation_bytes": float, "fits": bool,
-    "largest_batch": Whole,
+    "largest_batch": Whole, "largest_micro_batch": Whole,
     "remedies": list[
         record("Remedy", {"name": str, "total_bytes": int, "fits": bool, "largest_batch": Whole, "time_ratio": Number})
     ],

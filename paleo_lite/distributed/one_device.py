@@ -276,6 +276,7 @@ def _planned_fit(job: Job, plan: Plan, workload: Workload, parallel: ParallelCon
         RESERVE_BYTES,
         _largest_batch(job, plan, parallel),
         workload.options.optimizer,
+        plan.layout.micro_batches,
     )
 
 

@@ -57,14 +57,28 @@ def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]
         question, offload_of(question)[0], is_in_blocks=is_in_blocks, optimizer=default_optimizer(question)
     )
     if training is not None and training.gradient_release:
-        raise BadValue(
-            "`--training-settings gradients=released` is for one device alone: several exchange gradients before the "
-            "update"
-        )
+        raise BadValue(_refusal_of_release(question))
     network_question = Question.from_options(
         question, question.network, batch_size=1, phase="training", training=training
     )
     return network_question, _request(question, strategy), _settings(question, parallel)
+
+
+def _refusal_of_release(question: Any) -> str:
+    """Return why gradients that are released at once exclude what is asked of devices."""
+    released = "`--training-settings gradients=released`"
+    if question.workers not in (None, 1):
+        return f"{released} is for one device alone: several exchange gradients before the update"
+    declared = options_of(type(question))
+    names = [f"`{documented_spelling(name, declared[name])}`" for name in question.given() if name in _OF_A_DIVISION]
+    return (
+        f"{released} updates in the backward pass, which keeps no gradients for micro-batches or other devices: "
+        f"leave out {' and '.join(names)}, and give the batch of the device with `--batch-size`"
+    )
+
+
+_OF_A_DIVISION = ("workers", "global_batch_size", "micro_batch", "accumulation", "strategy", "tensor", "pipeline")
+"""Options of a step that is divided, by which a question of one device becomes one of several."""
 
 
 def _reproduce_paleo(question: Any, revision: str) -> ScaleTable:

@@ -34,11 +34,17 @@ def memory_fact(fit: MemoryFit) -> tuple[str, str]:
     parts = sorted(memory.rows(), key=lambda row: -row[1])
     largest_parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts[:4] if size)
     text = f"{format_bytes(memory.total_bytes)} of {format_bytes(fit.usable_bytes)} usable: {largest_parts}"
-    if fit.largest_batch is None:
-        text += "; not even one sample fits"
-    else:
-        text += f"; largest batch {fit.largest_batch:,}"
+    text += f"; {describe_largest(fit)}"
     return "peak memory", text if fit.fits else f"DOES NOT FIT, {text}"
+
+
+def describe_largest(fit: MemoryFit) -> str:
+    """Return the largest batch that fits; of several micro-batches, of which every number fits, their largest size."""
+    if fit.largest_batch is None:
+        return "not even one sample fits"
+    if fit.micro_batches > 1:
+        return f"largest micro-batch {fit.largest_micro_batch:,}"
+    return f"largest batch {fit.largest_batch:,}"
 
 
 def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:

@@ -67,7 +67,9 @@ class Findings(msgspec.Struct):
         """The file as the user knows it."""
         return self.source or str(self.path)
 
-    def add(self, kind: str, doubts: tuple[str, ...] = (), contradicted: tuple[str, ...] = (), /, **values: Any) -> None:
+    def add(
+        self, kind: str, doubts: tuple[str, ...] = (), contradicted: tuple[str, ...] = (), /, **values: Any
+    ) -> None:
         """Add a row; absent and infinite values are left out, and a row without any figure is not a row."""
         if kind not in KINDS:
             raise KeyError(kind)

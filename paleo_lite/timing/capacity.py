@@ -81,7 +81,8 @@ def compare_memory(workload: Workload, machine: Machine, model: TimeModel) -> Me
     memory = msgspec.structs.replace(memory, optimizer_bytes=state_bytes)
     is_training = workload.phase in PHASES_WITH_GRADIENTS
     optimizer = workload.options.optimizer if is_training else None
-    return MemoryFit(memory, machine.device.reported_memory_bytes, RESERVE_BYTES, largest, optimizer)
+    micro_batches = workload.options.accumulation if is_training else 1
+    return MemoryFit(memory, machine.device.reported_memory_bytes, RESERVE_BYTES, largest, optimizer, micro_batches)
 
 
 def fit_memory(

@@ -134,6 +134,7 @@ class MemoryFit(msgspec.Struct, frozen=True):
     reserve_bytes: float  # part of the device's memory that is left free
     largest_batch: int | None  # None if not even one sample fits
     optimizer: str | None = None  # that `Memory.optimizer_bytes` belongs to; None without training
+    micro_batches: int = 1  # micro-batches of a step, of which the largest batch has as many
     remedies: tuple[MemoryRemedy, ...] = ()  # changes that would help, best first; empty if the workload fits
 
     @property
@@ -145,6 +146,11 @@ class MemoryFit(msgspec.Struct, frozen=True):
     def usable_bytes(self) -> float:
         """Memory of the device without the reserve."""
         return self.capacity_bytes - self.reserve_bytes
+
+    @property
+    def largest_micro_batch(self) -> int | None:
+        """Largest micro-batch that fits, which limits no batch; None if not even one sample does."""
+        return None if self.largest_batch is None else self.largest_batch // self.micro_batches
 
     @property
     def fits(self) -> bool:
@@ -161,6 +167,7 @@ class MemoryFit(msgspec.Struct, frozen=True):
             "fragmentation_bytes": min(FRAGMENTATION_BYTES, self.reserve_bytes),
             "fits": self.fits,
             "largest_batch": self.largest_batch,
+            "largest_micro_batch": self.largest_micro_batch,
             "remedies": [msgspec.structs.asdict(remedy) for remedy in self.remedies],
         }
 

@@ -12,6 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
+from paleo_lite.reporting.predictions import prediction_page
 
 ONE = {"network": "gpt2", "gpu": "a100-sxm-80gb"}
 FOUR = {**ONE, "workers": 4}
@@ -337,5 +338,21 @@ def test_gradients_are_released_on_one_device_alone() -> None:
     asked = {"gpu": "h100-sxm", "training_settings": {"gradients": "released"}, "sequence_length": 128}
     with pytest.raises(BadValue, match=r"is for one device alone: several exchange gradients"):
         pl.train("llama-3.2-1b", workers=2, **asked)
+    cause = "no gradients for micro-batches or other devices: leave out `--micro-batch` and `--global-batch-size`, and"
+    with pytest.raises(BadValue, match=cause):
+        pl.train("llama-3.2-1b", global_batch_size=4, micro_batch=1, **asked)
     alone = pl.train("llama-3.2-1b", **asked)
     assert pl.train("llama-3.2-1b", workers=1, **asked).to_dict() == alone.to_dict()
+
+
+@pytest.mark.parametrize("samples", [4, 16])
+def test_the_largest_micro_batch_does_not_depend_on_the_batch(samples: int) -> None:
+    """With micro-batches every batch fits: the largest one that is named is a micro-batch."""
+    asked = {"gpu": "a100-sxm-80gb", "precision": "bf16", "sequence_length": 2048, "micro_batch": 2}
+    step = pl.train("llama-3.2-1b", batch_size=samples, **asked)
+    whole = pl.train("llama-3.2-1b", batch_size=4, **{**asked, "micro_batch": None, "accumulation": 2})
+    assert step.memory is not None and whole.memory is not None
+    assert step.memory.largest_micro_batch == whole.memory.largest_micro_batch
+    assert step.memory.largest_batch == step.memory.largest_micro_batch * samples // 2
+    (fact,) = [text for name, text in prediction_page(step).facts if name == "peak memory"]
+    assert fact.endswith(f"; largest micro-batch {step.memory.largest_micro_batch}")

@@ -24,7 +24,7 @@ from ..document import (
     Table,
     draw_chart,
 )
-from ..memory import memory_fact, memory_tables
+from ..memory import describe_largest, memory_fact, memory_tables
 from ..pipelines import counts_page, pipeline_headline, pipeline_page
 from ..predictions import layer_table, prediction_page
 from .sections import device_section, model_section, sources_section
@@ -140,10 +140,7 @@ def _memory_figure(fit: MemoryFit) -> KeyFigure:
     """Return the peak memory, and whether it fits."""
     usable = f"{format_si(fit.usable_bytes, 'B')} usable"
     detail = f"of {usable}" if fit.fits else f"does not fit into {usable}"
-    if fit.largest_batch is None:
-        detail += "; not even one sample fits"
-    else:
-        detail += f"; largest batch {fit.largest_batch:,}"
+    detail += f"; {describe_largest(fit)}"
     return KeyFigure("Peak memory", format_si(fit.memory.total_bytes, "B"), detail, is_alarm=not fit.fits)
 
 
