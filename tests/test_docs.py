@@ -393,6 +393,47 @@ def options_of(command, context):
     return names
 
 
+FURTHER_COMMANDS = {
+    "docs/topology.md": ["train"], "docs/reference/columns.md": ["serve"], "docs/training.md": ["predict"],
+    "docs/speed.md": ["efficiency"],
+}  # fmt: skip
+"""Commands of which pages name options without a command line of theirs."""
+
+
+def test_options_of_a_page_are_those_of_its_commands():
+    """An option that another command has, or had, leads to a refusal."""
+    context = click.Context(main)
+    options = {name: options_of(main.get_command(context, name), context) for name in main.list_commands(context)}
+    wrong = []
+    for name, text in TEXTS.items():
+        # The scripts of this repository and the page on names that are gone have options of their own.
+        of_program = re.sub(r"python -m validation [^`\n]*", "", text).replace("--split", "")
+        commands = [*re.findall(r"paleo-lite (\w+)", of_program), *re.findall(r"`(\w+)[` ]", of_program)]
+        commands = [word for word in (*commands, *FURTHER_COMMANDS.get(name, ())) if word in options]
+        if not commands or name.endswith(("upgrade.md", "paleo.md", "CHANGELOG.md")):
+            continue
+        known = {"--help"} | FOREIGN_OPTIONS | {option for word in commands for option in options[word]}
+        wrong += [(name, option) for option in dict.fromkeys(OPTION.findall(of_program)) if option not in known]
+    assert wrong == []
+
+
+def test_commands_in_sentences_have_their_options():
+    """Command lines in the middle of a sentence are not run: each names a command, and options that it has."""
+    context = click.Context(main)
+    spans = [
+        (name, span)
+        for name, text in TEXTS.items()
+        if not name.endswith(("upgrade.md", "CHANGELOG.md"))
+        for span in re.findall(r"`paleo-lite ([a-z][^`]*)`", text)
+    ]
+    assert len(spans) > 20
+    for name, span in spans:
+        command = main.get_command(context, span.split()[0])
+        assert command is not None, (name, span)
+        unknown = set(OPTION.findall(span)) - options_of(command, context) - {"--help"}
+        assert unknown == set(), (name, span)
+
+
 def test_options_and_functions_that_pages_name_exist():
     """Also those in the middle of a sentence; the page on upgrading names those that are gone."""
     known = options_of(main, click.Context(main)) | FOREIGN_OPTIONS | {"--help"}
