@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from ..arguments import quote_value
 from ..errors import BadValue, UnknownName
+from ..files import file_exists
 from .compare import compare, document_of, find_asked_device
 from .kind import QuestionKind, make_function
 from .names import Names
@@ -179,8 +182,8 @@ def _check_pipeline(network: Any) -> None:
         if begun:
             raise UnknownName("pipeline", network, begun)
         if isinstance(network, str) and network not in network_names():
-            unknown = UnknownName("pipeline", network, pipelines())
-            if unknown.near:
+            unknown = UnknownName("pipeline", network, pipelines(), lists_all=True)
+            if unknown.near or (re.fullmatch(r"[\w.-]+", network) and not file_exists(network, Path.exists)):
                 raise unknown
         named = network if isinstance(network, str) else quote_value(network)
         raise BadValue(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..units import format_interval, format_number, format_si
-from .document import KeyFigure
+from .document import Column, KeyFigure
 
 if TYPE_CHECKING:
     from ..sweeps.comparison import Comparison
@@ -70,6 +70,19 @@ def cost_of_products(usd_per_million: float, product: str) -> tuple[str, str]:
     if usd > _DEAR_USD:
         return f"{format_number(usd)} USD", f"per {product}"
     return f"{format_number(usd_per_million)} USD", f"per million {product}s"
+
+
+def with_price_of_one(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return columns with the price of one product, such as a video, in place of that of a million, if all are dear."""
+    prices = [row["usd_per_million"] for row in rows if row.get("usd_per_million") is not None]
+    if not prices or min(prices) / 1e6 <= _DEAR_USD:
+        return list(columns)
+    return [
+        column.replace(title="USD\neach", show=lambda usd: format_number(usd / 1e6))
+        if column.key == "usd_per_million"
+        else column
+        for column in columns
+    ]
 
 
 def price_facts(prediction: Prediction | PipelinePrediction) -> list[tuple[str, str]]:

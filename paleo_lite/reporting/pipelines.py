@@ -38,7 +38,7 @@ def pipeline_headline(prediction: PipelinePrediction) -> str:
     sampling = prediction.sampling
     size = f"{sampling.width}x{sampling.height}"
     if prediction.pipeline.is_video:
-        size += f", {sampling.frames} frames"
+        size += f", {format_plural(sampling.frames, 'frame')}"
     steps = "1 step" if sampling.steps == 1 else f"{sampling.steps} steps"
     devices = "" if prediction.split.devices == 1 else f"{prediction.split.devices} x "
     situation = f"{prediction.network} on {devices}{prediction.machine.name}, {prediction.precision}, {size}, {steps}"
@@ -163,7 +163,9 @@ def _memory_table(prediction: PipelinePrediction) -> Table:
 def counts_page(counts: PipelineCounts) -> Document:
     """Return the document of a pipeline's counts."""
     sampling, total = counts.sampling, counts.total
-    size = f"{sampling.width}x{sampling.height}" + (f", {sampling.frames} frames" if counts.pipeline.is_video else "")
+    size = f"{sampling.width}x{sampling.height}"
+    if counts.pipeline.is_video:
+        size += f", {format_plural(sampling.frames, 'frame')}"
     steps = "1 step" if sampling.steps == 1 else f"{sampling.steps} steps"
     title = (
         f"{counts.pipeline.name}, {size}, {steps}: {format_si(total['all_macs'], 'MAC', 5)}, "

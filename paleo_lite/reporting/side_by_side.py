@@ -7,12 +7,13 @@ from typing import NamedTuple
 from ..calibration.ratios import AnyPrediction
 from ..sweeps.comparison import Comparison
 from ..sweeps.questions import OPTION_COLUMNS
+from ..text import format_plural
 from ..timing import Prediction
 from ..timing.answer import FORECAST
 from ..timing.memory import MemoryFit
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
-from .answers import common_notes, cost_of_products, format_shortage, join_notes
+from .answers import common_notes, cost_of_products, format_shortage, join_notes, with_price_of_one
 from .columns import option_column, select_columns
 from .document import (
     Document,
@@ -68,6 +69,7 @@ def comparison_table(comparison: Comparison) -> Table:
     settings_columns = [option_column(key) for key in settings]
     counted = f"{_counted_unit(comparison)}\nper s"
     results = [column.replace(title=counted) if column.key == "throughput_per_s" else column for column in _RESULTS]
+    results = with_price_of_one(results, rows)
     table = Table("Side by side", [*select_columns(*varying), *settings_columns, *results], rows, sortable=True)
     return table.drop_empty_columns(*_CONFIGURATION)
 
@@ -155,19 +157,21 @@ def side_by_side_page(comparison: Comparison) -> Document:
     common = {key: str(table.rows[0][key]) for key in _CONFIGURATION if key not in shown}
     if "batch_size" in common:
         common["batch_size"] = f"batch {common['batch_size']}"
-    title = f"{len(table.rows)} predictions side by side"
+    title = f"{format_plural(len(table.rows), 'prediction')} side by side"
     if common:
         title += f": {', '.join(text for text in common.values() if text)}"
     baseline = f"{first.network} on {first.device.id}, {first.precision}, batch {first.batch_size}"
     unit = _counted_unit(comparison)
     facts = conclusions(comparison, unit)
-    facts += [("speed-up", f"ratio of {unit}/s to {baseline}; errors that both predictions share cancel")]
+    if len(table.rows) > 1:
+        facts.append(("speed-up", f"ratio of {unit}/s to {baseline}; errors that both predictions share cancel"))
     if not all(prediction.is_forecast for prediction in comparison.answers):
         facts.append(("bounds", "rows without a time have only a bound from the data sheet, no forecast"))
     if not any(prediction.convention == "given" for prediction in comparison.answers):
         facts.append(("bound", "shortest time that the data sheet allows (roofline)"))
     if "usd_per_million" in shown:
-        facts.append(("USD per million", f"{unit}, at {_prices_of(comparison)}"))
+        column = next(column for column in table.columns if column.key == "usd_per_million")
+        facts.append((column.heading, f"{unit}, at {_prices_of(comparison)}"))
     data = raw_table(comparison.rows)
     notes = [*(f"left out: {reason}" for reason in comparison.left_out), *_notes(comparison)]
     return Document(title, facts, [table], notes, data)

@@ -17,7 +17,7 @@ from ..sweeps.run import AnySpace, Sweep
 from ..sweeps.words import column_label
 from ..text import format_plural
 from ..units import format_rate, format_si
-from .answers import common_notes
+from .answers import common_notes, with_price_of_one
 from .columns import find_column, number_column, option_column, select_columns
 from .document import (
     Column,
@@ -87,6 +87,7 @@ def best_page(best: Best) -> Document:
     prices = dict.fromkeys((row.get("gpu"), row["price"]) for row in rows if row.get("price"))
     if prices and any(row.get("cost_usd") is not None for row in rows):
         facts.append(("prices", "; ".join(f"{gpu} {price}" for gpu, price in prices)))
+    shown = with_price_of_one(shown, rows)
     return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
 
 
@@ -208,6 +209,7 @@ def comparison_page(comparison: Comparison) -> Document:
         facts.append(("prices", "; ".join(f"{gpu} {price}" if gpu else price for gpu, price in prices)))
     notes = [f"left out: {reason}" for reason in comparison.left_out]
     notes += common_notes(comparison, [getattr(answer, "notes", ()) for answer in comparison.answers])
+    others = with_price_of_one(others, rows)
     table = Table("Side by side", [*first, *others], rows, sortable=True).drop_empty_columns()
     title = f"{format_plural(len(rows), 'answer')} side by side"
     return Document(title, facts, [table], notes, raw_table(comparison.rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.reporting.answers import (
     common_notes,
     cost_of_products,
@@ -14,7 +15,9 @@ from paleo_lite.reporting.answers import (
     join_notes,
     price_facts,
     site_facts,
+    with_price_of_one,
 )
+from paleo_lite.reporting.columns import find_column
 from paleo_lite.sweeps.comparison import Comparison
 
 
@@ -74,3 +77,19 @@ def test_power_energy_and_price_of_an_answer() -> None:
     assert name == "at the meter" and "USD of electricity" in text
     bound = pl.predict("resnet18", gpu="v100-sxm2", time_model="roofline")
     assert price_facts(bound) == []
+
+
+def test_tables_give_the_price_of_one_where_products_are_dear() -> None:
+    """A video of 1.88 USD is not one of 1,878,766 USD per million; pictures of a tenth of a cent are."""
+    column = find_column("usd_per_million")
+    (of_one,) = with_price_of_one([column], [{"usd_per_million": 1_878_766.0}, {"usd_per_million": None}])
+    assert (of_one.heading, of_one.text({"usd_per_million": 1_878_766.0})) == ("USD each", "1.879")
+    assert with_price_of_one([column], [{"usd_per_million": 1_000.0}, {"usd_per_million": 2e6}]) == [column]
+    assert with_price_of_one([column], [{"usd_per_million": None}]) == [column]
+
+
+def test_an_unknown_pipeline_is_called_so() -> None:
+    with pytest.raises(UnknownName, match=r"^no pipeline is called 'foo': valid names: cogvideox-1\.5-5b, "):
+        pl.diffusion("foo", gpu="h100-sxm")
+    with pytest.raises(BadValue, match="resnet50 is not one: use `predict`, `train` or `local`"):
+        pl.diffusion("resnet50", gpu="h100-sxm")
