@@ -196,6 +196,17 @@ vllm:e2e_request_latency_seconds_count{model_name="m"} 10.0
     Sample("aiperf-csv", "Metric,avg,min,max,p99,p50\nTime to First Token (ms),100.0,50,200,180,90\n"
            "Inter Token Latency (ms),20.0,10,30,29,19\n\nMetric,Value\nRequest Throughput (per sec),5.0\n", "server",
            {"ttft_s": 0.1, "ttft_p99_s": 0.18, "tpot_s": 0.02, "requests_per_s": 5.0}),
+    Sample("aiperf-csv", "Metric,avg,min,max,p99,p50\nTime To First Token (ms),8.00,7.00,9.00,8.98,8.00\n"
+           "Request Latency (ms),30.00,20.00,40.00,39.00,30.00\n\nMetric,Value\nRequest Throughput (per sec),123.00\n",
+           "server", {"ttft_s": 0.008, "ttft_p99_s": 0.00898, "e2e_s": 0.03, "requests_per_s": 123.0}),
+    Sample("genai-perf-summary", "Config Name,Concurrency,ISL,Num Dataset Entries,p99 Time To First Token (ms),"
+           "p99 Inter Token Latency (ms),p99 Request Latency (ms),p99 Output Sequence Length (tokens),"
+           "Avg. Output Token Throughput (tokens/sec),Request Throughput (requests/sec)\n"
+           "gpt2_run_config_2,1,201,200,33.54,7.16,779.75,132.10,149.63,1.32\n"
+           "gpt2_run_config_0,1,201,100,82.02,7.53,879.20,124.55,145.93,1.30\n\n"
+           "Config Name,GPU,p99 GPU Power Usage (W),Avg. GPU Power Limit (W)\ngpt2_run_config_2,gpu0,64.46,280.00\n",
+           "server", {"label": "gpt2_run_config_2", "concurrency_limit": 1, "input_tokens": 201, "ttft_p99_s": 0.03354,
+                      "itl_p99_s": 0.00716, "e2e_p99_s": 0.77975, "output_tokens_per_s": 149.63}),
     Sample("aiperf-records", '{"metadata": {"benchmark_phase": "profiling", "request_start_ns": 0, "request_end_ns": '
            '2000000000}, "metrics": {"request_latency": {"value": 2000.0, "unit": "ms"}, "time_to_first_token": '
            '{"value": 0.1, "unit": "s"}, "output_sequence_length": {"value": 96, "unit": "tokens"}}}\n', "server",

@@ -22,7 +22,7 @@ _PREFIXES = tuple(
         r"[\w.-]{1,60}: (?=\[(?:rank|default)?\d{1,6}\]:)",  # a node before its ranks
         r"\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?",  # mpirun --tag-output
         r"(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:",  # Python's logging
-        r"\d{1,6}:(?: |$)",  # srun --label
+        r" {0,5}\d{1,6}:(?: |$)",  # srun --label, which fills numbers to the width of the last one
         r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |$)",  # kubectl, containerd
     )
 )

@@ -154,6 +154,9 @@ _CSV_METRICS = {
     "Output Token Throughput Per User": "tokens_per_s_per_user",
     "Output Token Throughput Per Request": "tokens_per_s_per_user",
 }  # fmt: skip
+_FIGURE_OF = {name.lower(): figure for name, figure in _CSV_METRICS.items()}
+"""Figures by names in lower case: genai-perf writes Time To First Token, AIPerf Time to First Token."""
+
 _NAME_AND_UNIT = re.compile(r"^(.*?)(?: \((.*)\))?$")
 
 
@@ -169,7 +172,7 @@ def read_csv(path: Path, findings: Findings) -> None:
             names = cells
             continue
         match = _NAME_AND_UNIT.match(cells[0])
-        figure = _CSV_METRICS.get(match[1]) if match else None
+        figure = _FIGURE_OF.get(match[1].lower()) if match else None
         if match is None or figure is None or not names:
             continue
         row = dict(zip(names, cells, strict=False))
@@ -183,6 +186,36 @@ def read_csv(path: Path, findings: Findings) -> None:
                 values[f"{stem}_{place}_s"] = statistic_value * factor
     add_server(findings, **values)
     findings.doubt("the JSON beside this table also has the model and the concurrency")
+
+
+_SUMMARY_COLUMNS = {
+    "concurrency": ("concurrency_limit", 1.0), "request rate": ("request_rate", 1.0),
+    "isl": ("input_tokens", 1.0), "osl": ("output_tokens", 1.0),
+    "p99 time to first token (ms)": ("ttft_p99_s", 1e-3), "p99 inter token latency (ms)": ("itl_p99_s", 1e-3),
+    "p99 request latency (ms)": ("e2e_p99_s", 1e-3),
+    "avg. output token throughput (tokens/sec)": ("output_tokens_per_s", 1.0),
+    "request throughput (requests/sec)": ("requests_per_s", 1.0),
+}  # fmt: skip
+"""Figures of the columns of a summary of several scenarios."""
+
+
+def read_summary(path: Path, findings: Findings) -> None:
+    """Read `analyze_export_genai_perf.csv`, a row per scenario; below it is a table of the GPUs, without averages."""
+    names: list[str] = []
+    for line in all_lines(path):
+        cells = split_csv(line)
+        if cells[0] == "Config Name":
+            names = [cell.lower() for cell in cells]
+            continue
+        row = dict(zip(names, cells, strict=False))
+        values: dict[str, Any] = {}
+        for name, (figure, factor) in _SUMMARY_COLUMNS.items():
+            number = to_number(row.get(name))
+            if number is not None:
+                values[figure] = number * factor
+        if "requests_per_s" in values or "output_tokens_per_s" in values:
+            add_server(findings, label=cells[0], **values)
+    findings.doubt("times are 99th percentiles: the means are in the file of each scenario")
 
 
 def read_records(path: Path, findings: Findings) -> None:
@@ -221,8 +254,12 @@ FORMATS = (
         keys=("metadata", "metrics", "request_latency", "benchmark_phase"),
     ),
     ResultFormat(
+        "genai-perf-summary", "genai-perf analyze", "`analyze_export_genai_perf.csv`", read_summary,
+        sign=re.compile(r"^\ufeff?Config Name,(?=.*Throughput \((?:tokens|requests)/sec\))", re.MULTILINE),
+    ),
+    ResultFormat(
         "aiperf-csv", "AIPerf or genai-perf", "the CSV of AIPerf and genai-perf", read_csv,
-        sign=re.compile(r"^\ufeff?Metric,(?:.*\b(?:avg|Value)\b.*)$\n(?s:.*)(?:Time to First Token|Request Latency|"
+        sign=re.compile(r"^\ufeff?Metric,(?:.*\b(?:avg|Value)\b.*)$\n(?s:.*)(?:Time [Tt]o First Token|Request Latency|"
                         r"Request Throughput)", re.MULTILINE),
     ),
 )  # fmt: skip

@@ -87,7 +87,7 @@ def _note_platform(findings: Findings) -> None:
         )
 
 
-_SUMMARY_LINE = re.compile(r"^\s*(.+?)\s*:\s+(\S+)\s*$")
+_SUMMARY_LINE = re.compile(r"^\s*(.+?)\s*:\s+(\S.*?)\s*$")
 _SUMMARY = {
     "Samples per second": ("requests_per_s", 1.0),
     "Completed samples per second": ("requests_per_s", 1.0),
@@ -111,27 +111,32 @@ _DEVICES = re.compile(r"(\d{1,15})x([A-Z][A-Za-z0-9-]+)")
 
 
 def read_inference(path: Path, findings: Findings) -> None:
-    """Read LoadGen's `mlperf_log_summary.txt`."""
-    values: dict[str, Any] = {}
-    scenario, verdict = "", ""
+    """Read LoadGen's `mlperf_log_summary.txt`, or several summaries in one file."""
+    summaries: list[dict[str, str]] = [{}]
     for line in all_lines(path):
-        match = _SUMMARY_LINE.match(line)
-        if match is None:
-            continue
-        name, text = match.groups()
-        if name == "Scenario":
-            scenario = text
-        elif name == "Result is":
-            verdict = text
-        elif name in _SUMMARY:
-            figure, factor = _SUMMARY[name]
-            values.setdefault(figure, scaled(text, factor))
+        if line.startswith("MLPerf Results Summary") and summaries[-1]:
+            summaries.append({})
+        if match := _SUMMARY_LINE.match(line):
+            summaries[-1].setdefault(match[1], match[2])
     place = _PLACE.search(f"/{path.absolute().as_posix()}")
     named = _DEVICES.search(place[1] if place else path.name)
     if place:
         findings.guess("the path", network=place[2])
     if named:
         findings.guess("the path" if place else "the name of the file", gpu=named[2], devices=int(named[1]))
+    for summary in summaries:
+        _add_summary(summary, findings)
+    findings.doubt("the figures are those of the whole system; network and devices stand only in the path")
+
+
+def _add_summary(summary: dict[str, str], findings: Findings) -> None:
+    """Add the row of a summary, whose lines are by their names."""
+    values: dict[str, Any] = {}
+    for name, (figure, factor) in _SUMMARY.items():
+        if name in summary:
+            values.setdefault(figure, scaled(summary[name].split()[0], factor))
+    # Older versions write names of two words: Single Stream, Multi Stream.
+    scenario, verdict = summary.get("Scenario", "").replace(" ", ""), summary.get("Result is", "")
     doubts = [] if verdict == "VALID" else [f"the result is {verdict or 'not judged'}"]
     if scenario == "Server":
         doubts.append("tuned to the edge of the latency that the rules allow")
@@ -141,7 +146,6 @@ def read_inference(path: Path, findings: Findings) -> None:
         values.pop("request_rate", None)
     add_server(findings, tuple(doubts), scenario=scenario, at_once=is_offline,
                output_tokens=ratio(tokens, requests_per_s), **values)  # fmt: skip
-    findings.doubt("the figures are those of the whole system; network and devices stand only in the path")
 
 
 FORMATS = (

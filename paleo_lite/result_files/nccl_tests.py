@@ -16,7 +16,7 @@ _RANK = re.compile(
 )
 _HEADING = re.compile(r"#\s+size\s+count\s+type.*\btime\b.*busbw")
 _CELLS = r"((?:\s+(?:[a-z]+|-?\d[\d.e+-]*|N/A)){4,12})"  # operation, root, times, bandwidths
-_ROW = re.compile(rf"^(?:\[[\d,]+\]<std\w+>:|[\w.-]+: )?\s*(\d{{1,15}})\s+(\d{{1,15}})\s+([a-z]\w*){_CELLS}\s*$")
+_ROW = re.compile(rf"^\s*(?:\[[\d,]+\]<std\w+>:|[\w.-]+: )?\s*(\d{{1,15}})\s+(\d{{1,15}})\s+([a-z]\w*){_CELLS}\s*$")
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*(\d+(?:\.\d*)?)")
 _VERSION = re.compile(r"# nccl-tests version (\S+)|# rccl-tests: Version (\S+)")
 _LIBRARY = re.compile(r"[nr]ccl-library=(\d{1,15})|NCCL version (\S+)|RCCL version (\S+)")

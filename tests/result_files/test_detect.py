@@ -469,3 +469,65 @@ def test_an_option_that_contradicts_a_sidecar_is_said(serve: Path) -> None:
     (serve.parent / "bench.toml").write_text('gpu = "h200"\n')
     findings = read_result(serve, {"gpu": "h100-sxm"})
     assert "the sidecar says h200 as gpu, and h100-sxm was given, which is taken" in findings.doubts
+
+
+SUMMARIES = """\
+## Offline
+
+================================================
+MLPerf Results Summary
+================================================
+SUT name : PySUT
+Scenario : Offline
+Mode     : PerformanceOnly
+Samples per second: 1.21305
+Result is : INVALID
+  Min duration satisfied : NO
+
+## Single stream
+
+================================================
+MLPerf Results Summary
+================================================
+SUT name : TFLite
+Scenario : Single Stream
+90th percentile latency (ns) : 141426994
+Result is : VALID
+Mean latency (ns)               : 129386553
+"""
+"""Two summaries of LoadGen in one page; an older version writes Single Stream in two words."""
+
+
+def test_each_summary_of_mlperf_is_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "results.md"
+    path.write_text(SUMMARIES)
+    offline, stream = read_result(path).readings
+    assert (offline.values["scenario"], offline.values["requests_per_s"]) == ("Offline", 1.21305)
+    assert "the result is INVALID" in offline.doubts and "time_s" not in offline.values
+    assert (stream.values["scenario"], stream.values["time_s"]) == ("SingleStream", pytest.approx(0.141426994))
+    assert stream.values["e2e_s"] == pytest.approx(0.129386553) and "requests_per_s" not in stream.values
+    assert not any("INVALID" in doubt for doubt in stream.doubts)
+
+
+def test_rates_of_two_digits_are_computed(tmp_path: Path) -> None:
+    """200 requests in 1,553.82 s, which are printed as 0.13 per second."""
+    path = tmp_path / "report.txt"
+    path.write_text(
+        "============ Serving Benchmark Result ============\nSuccessful requests:                     200\n"
+        "Benchmark duration (s):                  1553.82\nRequest throughput (req/s):              0.13\n"
+        "Mean E2EL (ms):                          880409.32\n"
+    )
+    (row,) = read_result(path).readings
+    assert row.values["requests_per_s"] == pytest.approx(200 / 1553.82)
+    assert row.values["concurrency"] == pytest.approx(200 / 1553.82 * 880.40932)
+
+
+def test_rows_of_nccl_tests_in_a_page_have_labels_of_srun(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(
+        "```\n$ srun --label all_reduce_perf\n"
+        " 0: #       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        " 0:   2147483648      33554432     float    none      -1    10822  198.43  186.03    N/A\n```\n"
+    )
+    (row,) = read_result(path).readings
+    assert (row.values["bytes"], row.values["bus_bytes_per_s"]) == (2147483648, 186.03e9)

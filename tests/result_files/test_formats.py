@@ -34,7 +34,16 @@ def test_numbers_of_each_format(sample: Sample, tmp_path: Path) -> None:
     }
 
 
-PREFIXES = ("[rank0]: ", "[1,0]<stdout>:", "0: ", "> ", "2026-11-02T10:11:12.345678Z ", "vllm-1  | ", "        ")
+PREFIXES = (
+    "[rank0]: ",
+    "[1,0]<stdout>:",
+    "0: ",
+    " 0: ",
+    "> ",
+    "2026-11-02T10:11:12.345678Z ",
+    "vllm-1  | ",
+    "        ",
+)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
