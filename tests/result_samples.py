@@ -113,6 +113,29 @@ fsdp_config:
 """
 
 
+GUIDELLM = """\
+Benchmarks Metadata:
+    Worker:type_='generative_requests_worker' backend_type='openai_http' backend_target='http://127.0.0.1:8000'
+    backend_model='ibm-granite/granite-3.3-8b-instruct' backend_info={'max_output_tokens': 16384, 'timeout': 300,
+Benchmarks Info:
+=================================================================================================================
+Metadata                                      |||| Requests Made  ||| Prompt Tok/Req  ||| Output Tok/Req  ||| Prom
+    Benchmark| Start Time| End Time| Duration (s)|  Comp|  Inc|  Err|   Comp|  Inc|  Err|   Comp|  Inc|  Err|   Comp
+-------------|-----------|---------|-------------|------|-----|-----|-------|-----|-----|-------|-----|-----|-------
+constant@0.69|   20:12:23| 20:13:09|         46.5|    30|    0|    0|  512.3|  0.0|  0.0|  256.0|  0.0|  0.0|  15368
+constant@7.46|   12:54:17| 12:54:46|         29.5|     0|  229|    0|   0.0| 256.0| 0.0|   0.0|  43.3| 0.0|     0|
+=================================================================================================================
+Benchmarks Stats:
+=================================================================================================================
+Metadata     | Request Stats         || Out Tok/sec| Tot Tok/sec| Req Latency (ms)||| TTFT (ms)          ||| ITL (ms)
+    Benchmark| Per Second| Concurrency|        mean|        mean| mean| median|  p99|  mean| median|    p99| mean| m
+-------------|-----------|------------|------------|------------|-----|-------|-----|------|-------|-------|-----|--
+constant@0.69|       0.65|        2.93|       165.1|       825.3| 4.54|   4.57| 4.58|  71.9|   73.5|   80.0| 17.5| 17.6
+constant@7.46|       0.00|        0.00|         0.0|         0.0|  0.00|   0.00| 0.00|   0.0|    0.0|    0.0|  0.0| 0.0
+=================================================================================================================
+"""
+
+
 class Sample(NamedTuple):
     """A result file: its format, its text, and a row that it has."""
 
@@ -217,6 +240,10 @@ vllm:e2e_request_latency_seconds_count{model_name="m"} 10.0
            '{"mean": 2.1}}, "time_to_first_token_ms": {"successful": {"mean": 100.0}}, "inter_token_latency_ms": '
            '{"successful": {"mean": 20.0}}}}]}', "server",
            {"requests": 60, "tpot_s": 0.02, "output_tokens_per_s": 101.0}),
+    Sample("guidellm-report", GUIDELLM, "server", {
+        "label": "constant", "request_rate": 0.69, "requests": 30, "duration_s": 46.5, "input_tokens": 512.3,
+        "output_tokens": 256, "ttft_s": 0.0719, "tpot_s": 0.0175, "e2e_s": 4.54, "concurrency": 2.93,
+        "requests_per_s": 30 / 46.5, "output_tokens_per_s": 7680 / 46.5}),
     Sample("inference-perf", '{"load_summary": {"requested_rate": 2.0}, "successes": {"count": 20, "latency": '
            '{"request_latency": {"mean": 1.1}, "time_to_first_token": {"mean": 0.1}, "time_per_output_token": {"mean": '
            '0.005}}, "throughput": {"requests_per_sec": 2.0}, "prompt_len": {"mean": 50}, "output_len": '

@@ -9,7 +9,7 @@ from typing import Any
 from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
 from .serving_rows import add_server
-from .text import all_lines, mean, ratio, scaled, to_number
+from .text import all_lines, mean, product, ratio, scaled, to_number
 
 _MS = 1e-3
 _ASKED = re.compile(r"(prompt|output)_tokens['\"]?\s*[=:]\s*(\d{1,15})")
@@ -72,6 +72,52 @@ def _add_guidellm(report: dict[str, Any], benchmark: dict[str, Any], findings: F
         e2e_s=statistic("request_latency", "mean"),
         e2e_median_s=statistic("request_latency", "median"),
     )
+
+
+_PRINTED_INFO = (
+    "label", "", "", "duration_s", "requests", "incomplete", "failed", "input_tokens", "", "", "output_tokens",
+)  # fmt: skip
+"""Columns of GuideLLM's printed Benchmarks Info that are read, with blanks for others; sums of tokens follow."""
+_PRINTED_STATISTICS = (
+    ("label", 1.0), ("requests_per_s", 1.0), ("concurrency", 1.0), ("", 1.0), ("", 1.0),
+    ("e2e_s", 1.0), ("e2e_median_s", 1.0), ("e2e_p99_s", 1.0),
+    ("ttft_s", _MS), ("ttft_median_s", _MS), ("ttft_p99_s", _MS),
+    ("tpot_reported_s", _MS), ("tpot_median_s", _MS), ("tpot_p99_s", _MS),
+)  # fmt: skip
+"""Columns of its Benchmarks Stats, with their factors: latencies of requests are in seconds, whatever their heading
+says, and rates of tokens follow from the others, as in the JSON."""
+_MODEL = re.compile(r"backend_model='([^']+)'")
+_RATE = re.compile(r"(\w+)@(\d+(?:\.\d+)?)")
+
+
+def read_printed_guidellm(path: Path, findings: Findings) -> None:
+    """Read the tables that GuideLLM prints: what was done for each strategy, and what was measured."""
+    rows: dict[str, dict[str, Any]] = {}
+    table = ""
+    for line in all_lines(path):
+        if line.strip() in ("Benchmarks Info:", "Benchmarks Stats:"):
+            table = line.strip()
+        if match := _MODEL.search(line):
+            findings.record(network=match[1])
+        cells = [cell.strip() for cell in line.split("|")]
+        if not table or len(cells) < len(_PRINTED_INFO) or to_number(cells[4]) is None:
+            continue
+        row = rows.setdefault(cells[0], {})
+        if table == "Benchmarks Info:":
+            row.update({name: to_number(cell) for name, cell in zip(_PRINTED_INFO, cells) if name})
+        else:
+            row.update({name: scaled(cell, factor) for (name, factor), cell in zip(_PRINTED_STATISTICS, cells) if name})
+    for label, row in rows.items():
+        incomplete, rate = row.pop("incomplete", None), _RATE.fullmatch(label)
+        if not row.get("requests", 1) or "requests_per_s" not in row:
+            continue
+        doubts = []
+        if incomplete:
+            doubts.append(f"{incomplete:g} requests were cut off when the run ended, and are not counted")
+        output_total = product(row.get("requests"), row.get("output_tokens"))
+        row.update(label=rate[1] if rate else label, request_rate=to_number(rate[2]) if rate else None)
+        row.update(failed=row.get("failed") or None, output_total=output_total)
+        add_server(findings, tuple(doubts), **row)
 
 
 def read_inference_perf(path: Path, findings: Findings) -> None:
@@ -196,6 +242,11 @@ FORMATS = (
     ResultFormat(
         "guidellm", "GuideLLM", "GuideLLM's `benchmarks.json`", read_guidellm,
         keys=("benchmarks", "type_", "generative_benchmark"),
+    ),
+    ResultFormat(
+        "guidellm-report", "GuideLLM", "the tables that GuideLLM prints", read_printed_guidellm,
+        sign=re.compile(r"^\s*Benchmarks Stats:\s*$\n(?:.*\n){0,3}.*\bTTFT \(ms\)", re.MULTILINE),
+        markers=("Benchmarks Stats:",),
     ),
     ResultFormat(
         "guidellm", "GuideLLM", "", read_guidellm, keys=("guidellm_version",),
