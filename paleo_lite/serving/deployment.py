@@ -366,7 +366,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         return self.simulate(traffic, level, answers).outcomes
 
     def simulate(self, traffic: Traffic, level: str = "expected", answers: int | None = None) -> Simulated:
-        """Simulate all replicas at one of `LEVELS`, where they depend on each other up to the first answers."""
+        """Simulate all replicas at one of `LEVELS`, as one deployment or alone up to the first answers of each."""
         if self.prefill is not None:
             transfer = self.transfer.times(HANDOVER_ENDS.get(level, 1.0))
             return run_split(traffic, self.prefill.pool(level), self.pool(level), transfer, answers)
@@ -384,7 +384,9 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         if traffic.concurrency is not None:
             replicas = min(replicas, traffic.concurrency)  # the others have no user who sends them a request
         parts = [traffic.every(replicas, start) for start in range(replicas)]
-        return Simulated([simulate(part, tables, self.room, engine, options) for part in parts if len(part)], [])
+        return Simulated(
+            [simulate(part, tables, self.room, engine, options, answers) for part in parts if len(part)], []
+        )
 
     def flood(self, traffic: Traffic, levels: Sequence[str]) -> list[list[Outcome]]:
         """Simulate requests that all wait from the beginning; the outcomes of the replicas at each of some levels."""

@@ -43,6 +43,7 @@ class KernelTimer(Timer):
     def __init__(self, on_device: ModelOnDevice) -> None:
         assert on_device.kernels is not None
         self.on_device, self.kernels, self.step = on_device, on_device.kernels, on_device.kernels.step
+        self.prompt_activities: dict[tuple[float, float], Activity] = {}  # those that were asked for, as advice repeats
 
     def _key(self) -> tuple[object, ...]:
         """Return what determines the times, without the constants."""
@@ -164,8 +165,11 @@ class KernelTimer(Timer):
 
     def prompt_activity(self, tokens: float, cached: float = 0.0) -> Activity:
         """Return what a device does for a prompt."""
-        load = Load(tokens, tokens, 1.0, prompts=1.0, length=tokens, cached=cached, has_prompts=True)
-        return self._kernel_activity("prefill", tokens, load).times(1 / self.on_device.attention_data)
+        if (tokens, cached) not in self.prompt_activities:
+            load = Load(tokens, tokens, 1.0, prompts=1.0, length=tokens, cached=cached, has_prompts=True)
+            activity = self._kernel_activity("prefill", tokens, load)
+            self.prompt_activities[tokens, cached] = activity.times(1 / self.on_device.attention_data)
+        return self.prompt_activities[tokens, cached]
 
     def _kernel_activity(self, phase: str, context: float, load: Load) -> Activity:
         """Return the activity in the kernels of an iteration."""

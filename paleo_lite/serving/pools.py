@@ -170,17 +170,25 @@ def keep(traffic: Traffic, times: IterationTimes, conditions: tuple[Any, ...], r
 
 
 def simulate(
-    traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Server, options: SimulationOptions | None = None
+    traffic: Traffic,
+    times: IterationTimes,
+    room: CacheRoom,
+    engine: Server,
+    options: SimulationOptions | None = None,
+    answers: int | None = None,
 ) -> Outcome:
-    """Simulate one replica until all requests are answered; raise DoesNotFit if the cache cannot hold one of them."""
+    """Simulate one replica until all requests, or so many, are answered.
+
+    Raise DoesNotFit if the cache cannot hold one of them.
+    """
     options = options or SimulationOptions()
 
     def run() -> Outcome:
         replica = Replica(traffic, times, room, engine, options)
-        replica.run()
+        replica.run(answers)
         return msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out, classes=traffic.classes)
 
-    return keep(traffic, times, (room, engine, options), run)
+    return keep(traffic, times, (room, engine, options, answers), run)
 
 
 class Simulated(NamedTuple):

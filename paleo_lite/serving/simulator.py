@@ -179,9 +179,10 @@ class Replica:
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
-    def run(self) -> None:
-        """Run until all requests are answered."""
-        while self.step():
+    def run(self, answers: int | None = None) -> None:
+        """Run until all requests are answered, or the first ones that are wanted."""
+        wanted = math.inf if answers is None else answers
+        while self.answered < wanted and self.step():
             pass
 
     def step(self) -> bool:

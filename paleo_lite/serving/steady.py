@@ -73,6 +73,11 @@ def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_
     return MeasuredSpan(start_s, last_s, min(capacity_per_s, rate_per_s))
 
 
+def last_of_middle(requests: int, running: int) -> int:
+    """Return the place of the answer that ends the middle of a simulation, in the order of their ends."""
+    return max(requests - running, running + 1) - 1
+
+
 def middle_span(outcomes: Sequence[Outcome], running: int) -> MeasuredSpan:
     """Return the span after the first answers, and before the last ones.
 
@@ -82,7 +87,7 @@ def middle_span(outcomes: Sequence[Outcome], running: int) -> MeasuredSpan:
     order = np.argsort(finish_s)
     finish_s = finish_s[order]
     tokens = np.concatenate([outcome.output_tokens for outcome in outcomes])[order]
-    begin, end = running - 1, max(len(order) - running, running + 1) - 1
+    begin, end = running - 1, last_of_middle(len(order), running)
     start_s, end_s = float(finish_s[begin]), float(finish_s[end])
     if end_s <= start_s:  # all end together
         begin, start_s = -1, min(float(outcome.arrival_s.min()) for outcome in outcomes)

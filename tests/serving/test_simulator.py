@@ -310,6 +310,16 @@ def test_a_simulation_is_run_once(deployment: Deployment) -> None:
     assert limited.finish_s.max() > first.finish_s.max()
 
 
+def test_a_simulation_may_end_with_the_first_answers(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(100), Lengths(20, 10), count=40, concurrency=4)
+    prepared = deployment.prepare(traffic)
+    (whole,), (part,) = prepared.run(traffic), prepared.run(traffic, answers=25)
+    known = np.isfinite(part.finish_s)
+    first_s = np.sort(whole.finish_s)[: known.sum()]
+    assert 25 <= known.sum() < 30 and np.array_equal(np.sort(part.finish_s[known]), first_s)
+    assert part.iterations < whole.iterations
+
+
 def test_the_last_simulations_are_kept(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(20), Lengths(4), count=5, rate_per_s=5.0)
     prepared = deployment.prepare(traffic)
