@@ -200,8 +200,10 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
         notes.append(
             f"drafted tokens are accepted as published for the network, mostly in code: {shown.draft.describe()}"
         )
-    bounds = dict.fromkeys(candidate.gpu for candidate in advice.candidates if not candidate.is_forecast)
-    if bounds and any(candidate.is_forecast for candidate in advice.candidates):
+    is_forecast = [(candidate.gpu, candidate.is_forecast) for candidate in advice.candidates]
+    is_forecast += [(too_large.gpu, too_large.is_forecast) for too_large in advice.too_large]
+    bounds = dict.fromkeys(gpu for gpu, is_one in is_forecast if not is_one)
+    if bounds and any(is_one for _, is_one in is_forecast):
         notes.append(f"bounds from the data sheet are ranked after forecasts: {', '.join(bounds)}")
     return notes
 

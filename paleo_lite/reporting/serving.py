@@ -344,10 +344,9 @@ def _candidate_table(serving: Serving) -> Table:
         short=True,
     )
     simulated = f"{len(rows)} of {len(candidates)}"
-    if len(candidates) < len(advice.candidates):
-        simulated += (
-            f", without {len(advice.candidates) - len(candidates)} that need more than {advice.devices} devices"
-        )
+    too_large = len(advice.candidates) - len(candidates) + len(advice.too_large)
+    if too_large:
+        simulated += f", without {too_large:,} that need more than {advice.devices} devices"
     if advice.splits_estimated:
         simulated += f"; split pools: the best of {advice.splits_estimated:,} pairs"
     order = ranking.order

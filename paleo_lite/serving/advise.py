@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from ..errors import DoesNotFit, PaleoError
 from ..progress import report
-from .candidates import Candidate, Criteria, DeploymentAdvice, DraftChoice, mark_front, rank, within
+from .candidates import Candidate, Criteria, DeploymentAdvice, DraftChoice, TooLarge, mark_front, rank, within
 from .deployment import Deployment, PreparedDeployment
 from .figures import measure_figures
 from .outcomes import Outcome, request_latencies, summarize
@@ -19,8 +19,9 @@ from .requests import REQUESTS_PER_USER, Demand, Traffic, generate_traffic
 from .saturation import in_progress
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
 from .splits import PoolEstimate, Split, can_split, choose_splits, estimate_splits
-from .steady import MeasuredSpan, middle_span, whole_span
-from .wide import SEQUENCES_OF_RANK, WideEstimate, choose_wide, estimate_wide, limits_of_users, wide_limits
+from .steady import MeasuredSpan, last_of_middle, middle_span, whole_span
+from .too_large import find_too_large
+from .wide import SEQUENCES_OF_RANK, choose_wide, estimate_wide, limits_of_users, wide_limits
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Limits of the batch that are tried, where ranks do not have sequences of their own."""
@@ -55,6 +56,8 @@ def rank_deployments(
     batch limit the fastest of the `drafts` is simulated as well.
     """
     candidates: list[Candidate] = []
+    ruled_out: list[tuple[_Trial, TooLarge]] = []
+    tried_gpus: set[str] = set()  # on which any deployment fits
     pools: list[PoolEstimate] = []
     refused: dict[str, str] = {}
     completed, total = 0, 0
@@ -69,8 +72,14 @@ def rank_deployments(
             try:
                 deployment = make()
                 pool = _prepare_pool(deployment, demand, drafts)
-                candidates.extend(_try_batch_limits(pool, demand, objectives, criteria))
+                for trial in _trials_of(pool):
+                    too_large = find_too_large(*trial, demand, criteria)
+                    if too_large is None:
+                        candidates.append(trial.simulate(demand, objectives, criteria))
+                    else:
+                        ruled_out.append((trial, too_large))
                 fitting.append(deployment)
+                tried_gpus.add(deployment.on_device.machine.device.id)
                 if can_split(deployment):
                     pools.append(pool)
             except PaleoError as error:
@@ -81,7 +90,7 @@ def rank_deployments(
         if variants is not None:
             try_all(variants(deployment))
     for gpu, attempts in (fallbacks or {}).items():
-        if all(candidate.gpu != gpu for candidate in candidates):
+        if gpu not in tried_gpus:
             try_all(attempts)
     wide_pools = []
     for description, make in (wide or {}).items():
@@ -90,7 +99,8 @@ def rank_deployments(
         except PaleoError as error:
             refused[description] = str(error)
     for estimate in choose_wide(estimate_wide(wide_pools), candidates, demand, objectives, criteria):
-        candidates.append(_try_wide(estimate, demand, objectives, criteria))
+        trial = _Trial(estimate.pool, estimate.batch_limit, estimate.draft)
+        candidates.append(trial.simulate(demand, objectives, criteria))
     pools += [pool for pool in wide_pools if can_split(pool.deployment)]
     estimated = estimate_splits(pools, demand, criteria)
     chosen = choose_splits(estimated, objectives, criteria.by)
@@ -98,6 +108,10 @@ def rank_deployments(
         report(completed, total + len(chosen))
         completed += 1
         candidates.append(_try_split(split, demand, objectives, criteria))
+    if all(within(candidate, criteria.devices) is not candidate for candidate in candidates):
+        # Shown is what comes nearest, of all.
+        candidates += [trial.simulate(demand, objectives, criteria) for trial, _ in ruled_out]
+        ruled_out.clear()
     rate_per_s = demand.finite_rate_per_s
     ranked = rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None)
     advice = DeploymentAdvice(
@@ -109,6 +123,7 @@ def rank_deployments(
         criteria.headroom,
         splits_estimated=len(estimated),
         devices=criteria.devices,
+        too_large=tuple(too_large for _, too_large in ruled_out),
     )
     return choose(advice)
 
@@ -232,31 +247,35 @@ def _prepare_pool(
     return PoolEstimate(deployment, plain, sample, drafts, limits)
 
 
-def _try_wide(estimate: WideEstimate, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Candidate:
-    """Simulate a replica on several nodes."""
-    prepared = estimate.pool.with_draft(estimate.draft)
-    candidate = _try_limit(prepared, estimate.batch_limit, demand, objectives, criteria)
-    return msgspec.structs.replace(candidate, draft=estimate.draft)
+class _Trial(NamedTuple):
+    """A deployment at a batch limit, perhaps with heads that draft tokens."""
+
+    pool: PoolEstimate
+    batch_limit: int
+    draft: DraftChoice | None
+
+    def simulate(self, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Candidate:
+        """Simulate a replica."""
+        candidate = _try_limit(self.pool.with_draft(self.draft), self.batch_limit, demand, objectives, criteria)
+        return msgspec.structs.replace(candidate, draft=self.draft)
 
 
-def _try_batch_limits(
-    pool: PoolEstimate, demand: Demand, objectives: Sequence[Objective], criteria: Criteria
-) -> list[Candidate]:
+def _trials_of(pool: PoolEstimate) -> list[_Trial]:
+    """Return what is tried of a deployment: the batch limits that its cache holds, without and with drafts."""
     prepared, sample = pool.prepared, pool.traffic
     mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
     fitting = prepared.room.tokens / mean_tokens
-    candidates = []
+    trials = []
     for limit in pool.batch_limits:
         if limit > min(prepared.deployment.replica_engine().max_sequences, fitting):
             break
-        candidates.append(_try_limit(prepared, limit, demand, objectives, criteria))
+        trials.append(_Trial(pool, limit, None))
         draft = pool.best_draft(limit) if pool.drafts else None
         if draft is not None:
-            drafting = _try_limit(pool.with_draft(draft), limit, demand, objectives, criteria)
-            candidates.append(msgspec.structs.replace(drafting, draft=draft))
-    if not candidates:
+            trials.append(_Trial(pool, limit, draft))
+    if not trials:
         raise DoesNotFit("the cache does not hold one request")
-    return candidates
+    return trials
 
 
 def _try_split(split: Split, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Candidate:
@@ -318,7 +337,8 @@ def _try_limit(
     if rate_per_s is None:
         candidate = _with_users_or_devices(candidate, demand.concurrency, criteria.devices)
     else:
-        slow = middle_span(prepared.run(steady, prepared.slowest), limit)
+        answers = last_of_middle(len(steady), limit) + 1
+        slow = middle_span(prepared.run(steady, prepared.slowest, answers), limit)
         low_per_s = min(candidate.requests_per_s, slow.requests_per_s)
         candidate = msgspec.structs.replace(candidate, low_requests_per_s=low_per_s)
         candidate = _with_replicas(candidate, rate_per_s / (1 - criteria.headroom))

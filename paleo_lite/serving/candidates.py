@@ -224,6 +224,20 @@ def within(candidate: Candidate, devices: int | None) -> Candidate:
     )
 
 
+class TooLarge(msgspec.Struct, frozen=True):
+    """A deployment at a batch limit that is not simulated, as the rate needs more devices of it than there may be."""
+
+    gpu: str
+    weights: str
+    parallelism: str  # how the devices of a replica share the network
+    batch_limit: int
+    devices: int  # that the rate needs at least
+    # As of a candidate.
+    price_usd_per_h: float | None
+    price_cloud: str | None
+    is_forecast: bool
+
+
 class DeploymentAdvice(msgspec.Struct, frozen=True):
     """Candidates and the best of them that meets the objectives."""
 
@@ -236,12 +250,14 @@ class DeploymentAdvice(msgspec.Struct, frozen=True):
     command: str | None = None  # command line that asks for the best alone; None if there is none
     splits_estimated: int = 0  # pairs of pools that were estimated, of which the best are among the candidates
     devices: int | None = None  # number of devices that a recommendation may have; None without a limit
+    too_large: tuple[TooLarge, ...] = ()  # deployments that were not simulated, as the rate needs more devices of them
 
 
 def prices_of(advice: DeploymentAdvice) -> list[PricedDevice]:
     """Return the prices of the devices of all candidates, with those of their pools of prompts."""
     pools = [pool for candidate in advice.candidates for pool in (candidate, candidate.prefill) if pool is not None]
-    return [PricedDevice(pool.gpu, pool.price_usd_per_h, pool.price_cloud) for pool in pools]
+    priced = [PricedDevice(pool.gpu, pool.price_usd_per_h, pool.price_cloud) for pool in pools]
+    return priced + [PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in advice.too_large]
 
 
 def is_ranked_by_figure(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> bool:

@@ -296,8 +296,8 @@ def test_table_shows_what_is_missed_and_leaves_out_what_has_too_many_devices() -
     few = pl.serve("llama-3.1-8b", workers=2, **asked)
     table = next(one for one in serving_page(few).content if isinstance(one, Table) and "Deployments" in one.title)
     assert few.advice is not None
-    beyond = [one for one in few.advice.candidates if one.devices > 2]
-    assert beyond and f"without {len(beyond)} that need more than 2 devices" in table.title
+    beyond = [*few.advice.too_large, *(one for one in few.advice.candidates if one.devices > 2)]
+    assert few.advice.too_large and f"without {len(beyond)} that need more than 2 devices" in table.title
     assert "tokens at full load, not at the rate" in table.title
     assert all(row["replicas"] <= 2 for row in table.rows)
     none = pl.serve("llama-3.1-70b", workers=1, **{**asked, "tensor": 4})

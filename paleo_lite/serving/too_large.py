@@ -1,0 +1,77 @@
+"""Deployments of which a rate needs more devices than there may be: ruled out by a bound instead of a simulation.
+
+The bound is of a replica whose places are always taken and that computes as many prompts together as an iteration
+holds: nothing waits, and each prompt takes its least share of an iteration. Of 291 simulations of requests of one
+length (qwen3-235b-a22b on H100 and B200) none exceeds 0.99 of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .candidates import Criteria, DraftChoice, TooLarge
+from .placement import Division
+from .requests import Demand
+from .splits import PoolEstimate
+from .timed_engine import TimedEngine
+
+MARGIN = 1.1
+"""Requests per second over the bound that a simulation is taken to reach at most, where all lengths are equal."""
+
+DEVIATIONS = 2.0
+"""Standard deviations of the mean answer of a batch by which a simulation of random lengths may be faster."""
+
+
+def most_requests_per_s(pool: PoolEstimate, batch_limit: int, draft: DraftChoice | None) -> float:
+    """Return the requests per second that a replica without a pipeline does not exceed at expected iteration times."""
+    timed = pool.with_draft(draft).at_level("expected")
+    prompt_tokens = float(pool.sample.input_tokens.mean())
+    answer_tokens = float(pool.sample.output_tokens.mean())
+    cached_tokens = batch_limit * (prompt_tokens + answer_tokens / 2)
+    decoding_s = timed.iteration_s(batch_limit, cached_tokens)
+    iterations = (answer_tokens - 1) / timed.options.speculation.tokens_per_iteration
+    prompt_s = _least_prompt_s(timed, batch_limit, cached_tokens, decoding_s, prompt_tokens)
+    return 1 / (iterations * decoding_s / batch_limit + prompt_s)
+
+
+def _least_prompt_s(
+    timed: TimedEngine, decoding: int, cached_tokens: float, decoding_s: float, prompt_tokens: float
+) -> float:
+    """Return what a prompt adds to iterations if as many are computed together as one of them holds."""
+    together = max(int(timed.engine.max_batched_tokens / prompt_tokens), 1)
+    chunk = (round(timed.options.prefix_hit_rate * prompt_tokens), round(prompt_tokens))
+    chunks = [chunk] * together
+    if timed.engine.mixes_phases:
+        added_s = timed.iteration_s(decoding, cached_tokens, chunks, together) - decoding_s
+    else:
+        added_s = timed.iteration_s(0, 0.0, chunks, together)
+    return max(added_s, 0.0) / together
+
+
+def find_too_large(
+    pool: PoolEstimate, batch_limit: int, draft: DraftChoice | None, demand: Demand, criteria: Criteria
+) -> TooLarge | None:
+    """Return what rules a deployment at a batch limit out; None where it has to be simulated."""
+    rate_per_s, placed = demand.finite_rate_per_s, pool.deployment.on_device
+    if rate_per_s is None or criteria.devices is None or placed.pipeline.degree > 1:
+        return None
+    answers = pool.sample.output_tokens
+    scatter = float(answers.std() / answers.mean()) / math.sqrt(batch_limit)
+    most_per_s = MARGIN * (1 + DEVIATIONS * scatter) * most_requests_per_s(pool, batch_limit, draft)
+    # Not whole replicas: what is simulated has more requests per second and device then than what is not, which so is
+    # no better in both respects of the Pareto front.
+    devices = rate_per_s / (1 - criteria.headroom) / most_per_s * pool.devices
+    if devices <= criteria.devices:
+        return None
+    listing = pool.deployment.listing
+    division = Division(placed.tensor, placed.pipeline.degree, placed.experts, placed.attention_data)
+    return TooLarge(
+        gpu=placed.machine.device.id,
+        weights=placed.workload.weights or placed.workload.precision,
+        parallelism=division.describe(),
+        batch_limit=batch_limit,
+        devices=math.ceil(devices),
+        price_usd_per_h=pool.deployment.price_usd_per_h,
+        price_cloud=None if listing is None else listing.cloud or None,
+        is_forecast=pool.deployment.timer.is_forecast,
+    )

@@ -1,0 +1,87 @@
+"""Deployments that a bound rules out: no simulation reaches it, and the ranking is that of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.questions.serve_deployment import make_deployment
+from paleo_lite.serving import advise
+from paleo_lite.serving.candidates import Criteria, DraftChoice
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import Demand
+from paleo_lite.serving.too_large import DEVIATIONS, MARGIN, find_too_large, most_requests_per_s
+
+DEMAND = Demand(Lengths(1000), Lengths(100), rate_per_s=100.0)
+
+
+def estimate_of(demand: Demand = DEMAND, **asked: Any) -> advise.PoolEstimate:
+    question = pl.Serve(**{"network": "llama-3-8b", "gpu": "h100-sxm", "rate": "1", **asked})
+    return advise._prepare_pool(make_deployment(question), demand, ())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"engine": "sglang"},  # whose iterations with prompts decode nothing
+        {"engine": "sglang", "network": "gpt-oss-20b", "tensor": 2, "attention_data_parallel": 2},
+        {"network": "qwen3-30b-a3b", "tensor": 2, "expert_parallel": 2},
+    ],
+)
+def test_no_replica_answers_more_than_the_bound(asked: dict[str, Any]) -> None:
+    """A simulation, in which requests wait and prompts come as they come, is the reference."""
+    pool = estimate_of(**asked)
+    for batch_limit in (1, 8, 64):
+        candidate = advise._Trial(pool, batch_limit, None).simulate(DEMAND, (), Criteria())
+        share = candidate.requests_per_s / most_requests_per_s(pool, batch_limit, None)
+        assert 0.4 < share < MARGIN
+
+
+def test_random_lengths_have_a_margin_by_their_scatter() -> None:
+    demand = Demand(Lengths(1000, 400), Lengths(100, 50), rate_per_s=100.0)
+    pool = estimate_of(demand)
+    answers = pool.sample.output_tokens
+    for batch_limit in (1, 2, 4):
+        candidate = advise._Trial(pool, batch_limit, None).simulate(demand, (), Criteria())
+        share = candidate.requests_per_s / most_requests_per_s(pool, batch_limit, None)
+        assert share < MARGIN * (1 + DEVIATIONS * answers.std() / answers.mean() / batch_limit**0.5)
+
+
+def test_what_needs_too_many_devices_is_named() -> None:
+    pool = estimate_of()
+    few = find_too_large(pool, 1, None, DEMAND, Criteria(devices=8))
+    assert few is not None and few.devices > 8 and (few.gpu, few.weights, few.batch_limit) == ("h100-sxm", "bf16", 1)
+    assert find_too_large(pool, 1, None, DEMAND, Criteria(devices=few.devices)) is None
+    assert find_too_large(pool, 1, None, DEMAND, Criteria()) is None
+    users = Demand(Lengths(1000), Lengths(100), concurrency=64)
+    assert find_too_large(pool, 1, None, users, Criteria(devices=8)) is None
+
+
+def test_drafts_raise_the_bound() -> None:
+    demand = DEMAND
+    draft = DraftChoice("mtp", 1, 0.8)
+    pool = advise._prepare_pool(
+        make_deployment(pl.Serve(network="deepseek-v3", gpu="h200-sxm", tensor=8, rate="1")), demand, (draft,)
+    )
+    assert most_requests_per_s(pool, 8, draft) > 1.2 * most_requests_per_s(pool, 8, None)
+
+
+def test_the_ranking_is_that_of_all_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 12, "workers": 2, "advise": "cost", "output_tokens": 64}
+    quick = pl.serve("llama-3.1-8b", **asked).advice
+    monkeypatch.setattr(advise, "find_too_large", lambda *_: None)
+    whole = pl.serve("llama-3.1-8b", **asked).advice
+    assert quick is not None and whole is not None and not whole.too_large
+    within = [[one for one in advice.candidates if one.devices <= 2] for advice in (quick, whole)]
+    assert within[0] and within[0] == within[1] and quick.best == whole.best
+    assert quick.too_large and len(quick.candidates) + len(quick.too_large) == len(whole.candidates)
+
+
+def test_all_are_simulated_where_none_fits() -> None:
+    """What comes nearest is shown, which only simulations say."""
+    advice = pl.serve("llama-3.1-8b", gpu="l40s", rate=50, workers=1, advise="cost", output_tokens=64).advice
+    assert advice is not None and advice.best is None and not advice.too_large
+    assert all(one.devices > 1 for one in advice.candidates)
