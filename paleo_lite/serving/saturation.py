@@ -211,6 +211,8 @@ def _repeat_sessions(traffic: Traffic, copies: int) -> Traffic:
     """Return several copies of sessions, each with prefixes of its own."""
     assert traffic.hashes is not None and traffic.follows is not None
     assert traffic.wait_s is not None and traffic.sessions is not None
+    if copies == 1:
+        return msgspec.structs.replace(traffic, arrival_s=np.zeros(len(traffic)))
     shared = _blocks_of_several(traffic)
     count, sessions = len(traffic), int(traffic.sessions.max()) + 1
     follows, hashes = [], []
