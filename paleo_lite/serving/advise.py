@@ -56,7 +56,7 @@ def rank_deployments(
     batch limit the fastest of the `drafts` is simulated as well.
     """
     candidates: list[Candidate] = []
-    ruled_out: list[tuple[_Trial, TooLarge]] = []
+    ruled_out: list[tuple[_LimitedPool, TooLarge]] = []
     tried_gpus: set[str] = set()  # on which any deployment fits
     pools: list[PoolEstimate] = []
     refused: dict[str, str] = {}
@@ -72,7 +72,7 @@ def rank_deployments(
             try:
                 deployment = make()
                 pool = _prepare_pool(deployment, demand, drafts)
-                for trial in _trials_of(pool):
+                for trial in _limited_pools(pool):
                     too_large = find_too_large(*trial, demand, criteria)
                     if too_large is None:
                         candidates.append(trial.simulate(demand, objectives, criteria))
@@ -99,7 +99,7 @@ def rank_deployments(
         except PaleoError as error:
             refused[description] = str(error)
     for estimate in choose_wide(estimate_wide(wide_pools), candidates, demand, objectives, criteria):
-        trial = _Trial(estimate.pool, estimate.batch_limit, estimate.draft)
+        trial = _LimitedPool(estimate.pool, estimate.batch_limit, estimate.draft)
         candidates.append(trial.simulate(demand, objectives, criteria))
     pools += [pool for pool in wide_pools if can_split(pool.deployment)]
     estimated = estimate_splits(pools, demand, criteria)
@@ -247,7 +247,7 @@ def _prepare_pool(
     return PoolEstimate(deployment, plain, sample, drafts, limits)
 
 
-class _Trial(NamedTuple):
+class _LimitedPool(NamedTuple):
     """A deployment at a batch limit, perhaps with heads that draft tokens."""
 
     pool: PoolEstimate
@@ -260,7 +260,7 @@ class _Trial(NamedTuple):
         return msgspec.structs.replace(candidate, draft=self.draft)
 
 
-def _trials_of(pool: PoolEstimate) -> list[_Trial]:
+def _limited_pools(pool: PoolEstimate) -> list[_LimitedPool]:
     """Return what is tried of a deployment: the batch limits that its cache holds, without and with drafts."""
     prepared, sample = pool.prepared, pool.traffic
     mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
@@ -269,10 +269,10 @@ def _trials_of(pool: PoolEstimate) -> list[_Trial]:
     for limit in pool.batch_limits:
         if limit > min(prepared.deployment.replica_engine().max_sequences, fitting):
             break
-        trials.append(_Trial(pool, limit, None))
+        trials.append(_LimitedPool(pool, limit, None))
         draft = pool.best_draft(limit) if pool.drafts else None
         if draft is not None:
-            trials.append(_Trial(pool, limit, draft))
+            trials.append(_LimitedPool(pool, limit, draft))
     if not trials:
         raise DoesNotFit("the cache does not hold one request")
     return trials
