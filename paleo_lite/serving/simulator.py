@@ -475,6 +475,8 @@ class Replica:
         one_s = self._next_iteration_s() if iterations == 1 else self._iteration_s(self.decoding, middle)
         time_s = iterations * one_s
         self._pass_time(time_s, iterations, self.decoding)
+        if iterations > 1:  # the cache grows from one iteration to the next
+            self.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(tokens) * time_s
         self._advance(iterations)
 
     def _iterations_until(self, time_s: float) -> int:

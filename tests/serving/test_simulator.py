@@ -60,6 +60,14 @@ def test_littles_law(deployment: Deployment, engine: str) -> None:
     assert outcome.sequence_s == pytest.approx(in_decoding_s, rel=1e-6)
 
 
+def test_a_growing_cache_counts_with_its_mean_length(deployment: Deployment) -> None:
+    """16 sequences at once grow from 160 to 1,760 tokens, and hold half a block more than these on average."""
+    traffic = generate_traffic(Lengths(160), Lengths(1600), count=16, rate_per_s=float("inf"))
+    prepared, outcome = run(deployment, traffic)
+    tokens = 16 * ((160 + 1760) / 2 + prepared.room.block_tokens / 2)
+    assert outcome.cached_block_s * prepared.room.block_tokens / outcome.busy_s == pytest.approx(tokens, rel=0.02)
+
+
 def test_a_longer_closed_loop_repeats_a_shorter_one(deployment: Deployment) -> None:
     """128 users with constant lengths wait as long in 100 requests each as in ten, and are not spread ever further."""
     waits = []
