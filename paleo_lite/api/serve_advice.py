@@ -102,6 +102,7 @@ def advise(
     described = {
         "objectives": [objective.describe() for objective in objectives],
         "highest_requests_per_s": None,
+        "arrivals": None,
         "missed": [each.describe() for each in missed],
     }
     return msgspec.structs.replace(result, advice=advice, slo=described if objectives else None)

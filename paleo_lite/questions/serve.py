@@ -91,7 +91,10 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     missed = missed_in(result, objectives)
     if deployment.admission is not None:
         missed = find_missed(latencies_of_all(prepared.simulate(traffic)), objectives)
-    return with_highest_rate(result, deployment, objectives, _traffic_at(question, demand, deployment), missed)
+    arrivals = "Poisson arrivals" if demand.trace is None else f"the gaps of {demand.trace.name}"
+    return with_highest_rate(
+        result, deployment, objectives, _traffic_at(question, demand, deployment), missed, arrivals
+    )
 
 
 def traffic_of(question: Serve, deployment: Deployment) -> Traffic:
@@ -117,21 +120,26 @@ def _at_highest_rate(question: Serve, deployment: Deployment, demand: Demand) ->
     return replace(demand, rate_per_s=math.floor(highest / step) * step)
 
 
-def _traffic_at(question: Serve, demand: Demand, deployment: Deployment) -> Callable[[float], Traffic]:
-    """Return the function that gives the requests of a question at a rate: those of a trace come faster or slower."""
+def _traffic_at(question: Serve, demand: Demand, deployment: Deployment) -> Callable[[float, int], Traffic]:
+    """Return the function that gives the requests of a question at a rate, once or several times as many.
+
+    Those of a trace, of which there are no more, come faster or slower.
+    """
     from msgspec.structs import replace
 
     from ..serving.requests import read_trace
     from ..serving.slo import SIMULATED_REQUESTS
 
     if demand.trace is not None:
-        return read_trace(demand.trace).at_rate
+        trace = read_trace(demand.trace)
+        return lambda rate_per_s, runs: trace.at_rate(rate_per_s)
     count = SIMULATED_REQUESTS * deployment.replicas
-    simulated = replace(demand, concurrency=None, num_requests=count, arrivals="poisson")
+    simulated = replace(demand, concurrency=None, arrivals="poisson")
 
-    def traffic_at(rate_per_s: float) -> Traffic:
+    def traffic_at(rate_per_s: float, runs: int) -> Traffic:
         """Return requests that arrive at a rate."""
-        return _traffic(question, replace(simulated, rate_per_s=rate_per_s), deployment)[0]
+        asked = replace(simulated, rate_per_s=rate_per_s, num_requests=runs * count)
+        return _traffic(question, asked, deployment)[0]
 
     return traffic_at
 

@@ -177,7 +177,10 @@ def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
         objectives = ", ".join(serving.slo["objectives"])
         highest = serving.slo["highest_requests_per_s"]
         if serving.advice is None:
-            text = "not met at any rate" if highest is None else f"up to {highest:.3g} requests/s"
+            arrivals = serving.slo["arrivals"]
+            text = f"not met at any rate with {arrivals}"
+            if highest is not None:
+                text = f"up to {format_number(highest)} requests/s with {arrivals}"
             facts.append(("objectives", f"{objectives}: {text}"))
         else:
             facts.append(("objectives", objectives))

@@ -27,6 +27,15 @@ RATE_TOLERANCE = 0.02
 NEVER_S, LONGEST_S = 1e12, 1e6  # seconds of what is refused, and above which some of it is in a percentile or a mean
 SIMULATED_REQUESTS = 1000
 
+CONFIRMING_RUNS = 5
+"""Requests that confirm a rate, as a multiple of those that find it."""
+
+NEAR_SATURATION = 0.8
+"""Share of the saturation rate from which a rate is confirmed: latencies grow with the requests of a run there."""
+
+RATE_DIGITS = 3
+"""Digits of the rate that is found, which is printed as it was confirmed."""
+
 
 class Objective(msgspec.Struct, frozen=True):
     """Upper limit of a latency."""
@@ -130,36 +139,52 @@ def missed_in(result: Serving, objectives: Sequence[Objective]) -> list[Missed]:
 
 
 def highest_rate(
-    deployment: Deployment, objectives: tuple[Objective, ...], traffic_at: Callable[[float], Traffic]
+    deployment: Deployment, objectives: tuple[Objective, ...], traffic_at: Callable[[float, int], Traffic]
 ) -> float | None:
     """Return the highest rate, in requests per second, that meets the objectives.
 
-    `traffic_at` gives the requests at a rate. Bisection below the saturation rate, to 2%; None if not even a hundredth
-    of it does.
+    `traffic_at` gives the requests at a rate, once or several times as many. Bisection below the saturation rate, at
+    which the queue has no end, to 2%; None if not even a hundredth of it does. Near saturation a longer run confirms
+    the rate, or a lower one.
     """
-    flood = traffic_at(math.inf)
+    flood = traffic_at(math.inf, 1)
     prepared = deployment.prepare(flood)
     saturation_per_s, _ = saturate(prepared.lasting, flood)
-    low, high = 0.01 * saturation_per_s, saturation_per_s
-    if not meets(prepared, objectives, traffic_at(low)):
+
+    def meets_at(rate_per_s: float) -> bool:
+        return meets(prepared, objectives, traffic_at(rate_per_s, 1))
+
+    least, high = _round_down(0.01 * saturation_per_s), _round_down(saturation_per_s / (1 + RATE_TOLERANCE))
+    if not meets_at(least):
         return None
-    if meets(prepared, objectives, traffic_at(high)):
-        return high
+    low = high if meets_at(high) else least
     while high / low > 1 + RATE_TOLERANCE:
-        middle = (low * high) ** 0.5
-        if meets(prepared, objectives, traffic_at(middle)):
+        middle = _round_down((low * high) ** 0.5)
+        if meets_at(middle):
             low = middle
         else:
             high = middle
+    if low < NEAR_SATURATION * saturation_per_s:
+        return low
+    prepared_for_longer = deployment.prepare(traffic_at(math.inf, CONFIRMING_RUNS))  # it has longer requests, too
+    while low > least and not meets(prepared_for_longer, objectives, traffic_at(low, CONFIRMING_RUNS)):
+        low = _round_down(low / (1 + RATE_TOLERANCE))
     return low
+
+
+def _round_down(rate_per_s: float) -> float:
+    """Return a rate in as many digits as are printed, at most what it was."""
+    step = 10.0 ** (math.floor(math.log10(rate_per_s)) + 1 - RATE_DIGITS)
+    return float(f"{math.floor(rate_per_s / step) * step:.{RATE_DIGITS}g}")
 
 
 def with_highest_rate(
     result: Serving,
     deployment: Deployment,
     objectives: tuple[Objective, ...],
-    traffic_at: Callable[[float], Traffic],
+    traffic_at: Callable[[float, int], Traffic],
     missed: Sequence[Missed],
+    arrivals: str,  # of the requests that `traffic_at` gives, as text
 ) -> Serving:
     """Return an answer that misses some objectives with the highest rate that meets all."""
     highest = highest_rate(deployment, objectives, traffic_at)
@@ -169,6 +194,7 @@ def with_highest_rate(
         slo={
             "objectives": described,
             "highest_requests_per_s": highest,
+            "arrivals": arrivals,
             "missed": [each.describe() for each in missed],
         },
     )

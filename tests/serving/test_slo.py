@@ -26,6 +26,20 @@ def test_longer_requests_than_those_of_the_asked_traffic_are_simulated() -> None
     assert highest(found) > 2 and found.slo["missed"] == []
 
 
+def test_the_rate_holds_where_it_is_asked_of_a_longer_run() -> None:
+    """At the saturation rate itself 1,000 requests meet the objective, and 5,000 wait longer."""
+    asked: dict[str, Any] = {"network": "llama-3.1-8b", "gpu": "l40s"}
+    found = pl.serve(**asked, rate=3, slo="ttft=1s")
+    rate, saturation = highest(found), found.figures["saturation_requests_per_s"].value
+    assert saturation is not None and 0.9 * saturation < rate < saturation
+    shown = dict(found.document().facts)["objectives"]
+    assert shown == f"ttft p90 <= 1 s: up to {rate:g} requests/s with Poisson arrivals"
+    longer = pl.serve(**asked, rate=rate, num_requests=5000)
+    assert longer.latencies["ttft_s"]["p90"].value <= 1.0
+    beyond = pl.serve(**asked, rate=0.999 * saturation, num_requests=5000)
+    assert beyond.latencies["ttft_s"]["p90"].value > 1.0
+
+
 def test_prompts_in_common_raise_the_rate() -> None:
     """Of 2,000 tokens 1,900 are common to all, so that a replica meets the objective at a higher rate."""
     common, alone = (
