@@ -48,7 +48,7 @@ def calibration_page(calibration: Calibration) -> Document:
     source = calibration.provenance
     networks = source.networks[0] if len(source.networks) == 1 else f"{len(source.networks)} networks"
     facts = [
-        ("fitted to", f"{source.points} measurements of {networks}: {', '.join(source.phases)}"),
+        ("fitted to", f"{format_plural(source.points, 'measurement')} of {networks}: {', '.join(source.phases)}"),
         ("sources", ", ".join(source.sources) or "-"),
         ("scatter", f"{calibration.scatter:.1%} relative standard deviation of single measurements"),
     ]

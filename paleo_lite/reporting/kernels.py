@@ -212,7 +212,7 @@ def timeline_page(timeline: Timeline) -> Document:
     columns = select_columns("class", "time_s", share_of_window, bars=("share",))
     slices = f"{timeline.busy_s.shape[1]} slices of {format_si(timeline.slice_s, 's')}"
     return Document(
-        f"{timeline.name}: {timeline.kernels:,} kernels in {format_si(window_s, 's')}",
+        f"{timeline.name}: {format_plural(timeline.kernels, 'kernel')} in {format_si(window_s, 's')}",
         [("window", slices)],
         [Table("Kernels by class", columns, rows)],
     )

@@ -149,12 +149,13 @@ def measured_page(measured: MachineReport) -> Document:
     """Return the document: predicted against measured times, then the probes."""
     rows, networks = measured.comparison_rows(), {step.measurement.network for step in measured.unseen}
     calibration = measured.calibration
+    fitted_networks = format_plural(len(calibration.provenance.networks), "network")
     facts = [
         ("device", f"{measured.device}, {measured.precision}, {measured.software}"),
         ("peak", f"{format_si(measured.peak_per_s, 'FLOP/s')}, the fastest matrix product"),
         ("bandwidth", f"{format_si(measured.bandwidth_bytes_per_s, 'B/s')}, the fastest stream"),
         ("launch", f"{format_si(measured.launch_s, 's')}, the shortest operation"),
-        ("fitted to", f"{len(measured.fitted)} steps of {len(calibration.provenance.networks)} networks"),
+        ("fitted to", f"{format_plural(len(measured.fitted), 'step')} of {fitted_networks}"),
         ("scatter", f"{calibration.scatter:.1%} relative standard deviation of the fitted steps"),
     ]
     if calibration.held_out_error is not None:

@@ -136,7 +136,7 @@ def network_page(network: Network) -> Document:
         facts.append(("active parameters per token", f"{network.active_parameters:,}"))
     if network.publication is not None:
         facts.append(("published", _format_publication(network.publication)))
-    return Document(f"{network.name}: {len(rows)} layers", facts, [table], network.notes)
+    return Document(f"{network.name}: {format_plural(len(rows), 'layer')}", facts, [table], network.notes)
 
 
 def _format_publication(publication: Publication) -> str:
@@ -245,7 +245,7 @@ def counts_comparison_page(comparison: CountsComparison) -> Document:
     if first.costs is not None:
         facts.append(("device", f"{first.costs.gpu}, in {first.costs.precision}"))
     table = Table("", columns, rows, sortable=True)
-    return Document(f"{len(rows)} networks, {first.phase}{batch}", facts, [table], tuple(notes), data)
+    return Document(f"{format_plural(len(rows), 'network')}, {first.phase}{batch}", facts, [table], tuple(notes), data)
 
 
 _KEYS = ("name", "kind", "input_shape", "output_shape", "weight_shape", "macs", "parameters", "count")
@@ -298,9 +298,9 @@ def _facts(counts: LayerCounts) -> list[tuple[str, str]]:
     if counts.convolution_share:
         facts.append(("convolutions", f"{counts.convolution_share:.2%} of the {convention.unit}s"))
     if counts.work.execution != "eager":
-        facts.append(("execution", f"{counts.work.execution}: {counts.kernels} kernels"))
+        facts.append(("execution", f"{counts.work.execution}: {format_plural(counts.kernels, 'kernel')}"))
     if counts.costs is not None:
         facts += cost_facts(counts.costs.to_dict(), counts.costs.surroundings)
     if ignored := len(counts.work.names) - len(counts.reported):
-        facts.append(("ignored", f"{ignored} layers"))
+        facts.append(("ignored", format_plural(ignored, "layer")))
     return facts

@@ -39,7 +39,7 @@ def pipeline_headline(prediction: PipelinePrediction) -> str:
     size = f"{sampling.width}x{sampling.height}"
     if prediction.pipeline.is_video:
         size += f", {format_plural(sampling.frames, 'frame')}"
-    steps = "1 step" if sampling.steps == 1 else f"{sampling.steps} steps"
+    steps = format_plural(sampling.steps, "step")
     devices = "" if prediction.split.devices == 1 else f"{prediction.split.devices} x "
     situation = f"{prediction.network} on {devices}{prediction.machine.name}, {prediction.precision}, {size}, {steps}"
     if sampling.images > 1:
@@ -166,7 +166,7 @@ def counts_page(counts: PipelineCounts) -> Document:
     size = f"{sampling.width}x{sampling.height}"
     if counts.pipeline.is_video:
         size += f", {format_plural(sampling.frames, 'frame')}"
-    steps = "1 step" if sampling.steps == 1 else f"{sampling.steps} steps"
+    steps = format_plural(sampling.steps, "step")
     title = (
         f"{counts.pipeline.name}, {size}, {steps}: {format_si(total['all_macs'], 'MAC', 5)}, "
         f"{format_si(total['parameters'])} parameters"

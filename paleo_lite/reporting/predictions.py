@@ -8,6 +8,7 @@ from ..counting import GENERATION_PHASES
 from ..counting.work import MIXED_EXECUTIONS
 from ..machines.device import CLOCKS
 from ..result import LOWER_BOUND_FACT
+from ..text import format_plural
 from ..timing import Prediction, describe_model
 from ..timing.notes import slows_under_power_limit
 from ..timing.power import convolution_fraction, limited_fraction
@@ -230,7 +231,9 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
         intensity = f"{prediction.intensity:.3g} {unit}/byte (ridge point {prediction.ridge_point:.3g})"
         facts.append(("intensity", intensity))
     if prediction.launched is not None:
-        facts.append(("engine", f"{prediction.execution}: {prediction.kernels} kernels on the device"))
+        facts.append(
+            ("engine", f"{prediction.execution}: {format_plural(prediction.kernels or 0, 'kernel')} on the device")
+        )
     elif prediction.execution != "eager":
         if prediction.execution in MIXED_EXECUTIONS:
             counted_bytes = "bytes include the casts"

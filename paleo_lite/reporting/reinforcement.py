@@ -7,6 +7,7 @@ from typing import Any
 from ..reinforcement.answer import RlAnswer, RlRow
 from ..reinforcement.step import PHASES
 from ..result import LOWER_BOUND_FACT
+from ..text import format_plural
 from ..units import format_interval, format_number, format_si
 from .answers import site_text
 from .columns import find_column, select_columns
@@ -41,8 +42,8 @@ def _facts(answer: RlAnswer) -> list[tuple[str, str]]:
     facts.append(
         (
             "step",
-            f"{answer.samples:,} samples of {answer.mean_tokens:,.0f} tokens on average, {answer.updates} "
-            f"update{'' if answer.updates == 1 else 's'}",
+            f"{format_plural(answer.samples, 'sample')} of {answer.mean_tokens:,.0f} tokens on average, "
+            f"{format_plural(answer.updates, 'update')}",
         )
     )
     where = "trainer and engines take turns on all devices"
@@ -92,7 +93,7 @@ def _amounts(answer: RlAnswer) -> list[tuple[str, str]]:
             parts.append(f"{format_number(totals.usd)} USD")
         if totals.kwh is not None:
             parts.append(f"{format_number(totals.kwh)} kWh")
-        facts.append((f"{totals.steps:,} steps", ", ".join(parts)))
+        facts.append((format_plural(totals.steps, "step"), ", ".join(parts)))
     return facts
 
 

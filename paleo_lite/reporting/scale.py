@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..distributed.strategies import STRATEGIES
 from ..distributed.table import ScaleRow, ScaleTable
 from ..result import LOWER_BOUND_FACT
+from ..text import format_plural
 from ..timing.facility import JOULES_PER_KWH, SiteEnergy
 from ..units import format_hours, format_number, format_si
 from ..version import __version__
@@ -120,7 +121,7 @@ def _headline(table: ScaleTable) -> str:
     assumed = f"; assumed: {', '.join(table.assumptions)}" if table.assumptions else ""
     if table.why:
         bound = "" if table.is_forecast else " (bounds from the data sheets)"
-        return f"{head}, {table.rows[0].workers} workers{bound}: {table.why}{assumed}"
+        return f"{head}, {format_plural(table.rows[0].workers, 'worker')}{bound}: {table.why}{assumed}"
     last = _row_of_headline(table)
     if table.phase == "training" and not STRATEGIES[last.strategy].divides_blocks:
         head += f", {last.strategy}"

@@ -187,7 +187,8 @@ def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
         if serving.slo["missed"]:
             facts.append(("MISSED", f"{', '.join(serving.slo['missed'])} with this traffic"))
     if serving.advice is not None and serving.exceeds_workers:
-        facts.append(("MISSED", f"{serving.devices} devices, of which `--workers` allows {serving.advice.devices}"))
+        needed = format_plural(serving.devices, "device")
+        facts.append(("MISSED", f"{needed}, of which `--workers` allows {serving.advice.devices}"))
     if serving.advice is not None and serving.advice.best is not None:
         advice = serving.advice
         is_known = is_ranked_by_figure(advice.candidates, advice.by, has_rate=advice.rate_per_s is not None)
@@ -349,7 +350,7 @@ def _candidate_table(serving: Serving) -> Table:
     simulated = f"{len(rows)} of {len(candidates)}"
     too_large = len(advice.candidates) - len(candidates) + len(advice.too_large)
     if too_large:
-        simulated += f", without {too_large:,} that need more than {advice.devices} devices"
+        simulated += f", without {too_large:,} that need more than {format_plural(advice.devices or 0, 'device')}"
     if advice.splits_estimated:
         simulated += f"; split pools: the best of {advice.splits_estimated:,} pairs"
     order = ranking.order
@@ -394,7 +395,7 @@ def _describe(candidate: Candidate, advice: DeploymentAdvice) -> str:
     text += f"weights {candidate.weights}, "
     if candidate.draft is not None:
         text += f"drafts {candidate.draft.describe()}, "
-    text += f"at most {candidate.batch_limit} sequences"
+    text += f"at most {format_plural(candidate.batch_limit, 'sequence')}"
     if candidate.usd_per_h is not None:
         text += f": {format_number(candidate.usd_per_h)} USD/h"
     if candidate.low_requests_per_s is not None and advice.rate_per_s is not None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..text import format_plural
 from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
 from .text import all_lines, find_lines, ratio, read_table, scaled, split_csv, to_number
@@ -43,7 +44,7 @@ def read_cutlass(path: Path, findings: Findings) -> None:
             flops=flops,
         )
     if failed:
-        findings.doubt(f"{failed} rows failed or gave wrong results")
+        findings.doubt(f"{format_plural(failed, 'row')} failed or gave wrong results")
     findings.doubt(
         "one row for each kernel: the fastest of a problem counts; the GPU is not recorded, and its L2 is warm"
     )

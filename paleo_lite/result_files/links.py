@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..text import format_plural
 from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
 from .text import all_lines, find_lines, to_number
@@ -58,7 +59,7 @@ def read_osu(path: Path, findings: Findings) -> None:
         elif line.startswith("```"):
             operation = buffers = ""
     if failed:
-        findings.doubt(f"{failed} rows failed their validation and are left out")
+        findings.doubt(f"{format_plural(failed, 'row')} failed validation and are left out")
     _doubt_transport(findings)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import BadValue
+from ..text import format_plural
 from .drafts import PUBLISHED, acceptance_of
 from .options import Speculation, make_speculation
 from .placement import Division
@@ -219,7 +220,7 @@ def within(candidate: Candidate, devices: int | None) -> Candidate:
     return msgspec.structs.replace(
         candidate,
         meets_objectives=False,
-        missed=(*candidate.missed, f"{needed} of {devices} devices"),
+        missed=(*candidate.missed, f"{needed} of {format_plural(devices, 'device')}"),
         objective_ratio=max(candidate.objective_ratio or 0.0, needed / devices),
     )
 

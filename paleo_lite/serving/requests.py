@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import BadFile, BadQuantity, BadValue
 from ..files import NOT_TEXT, check_regular
+from ..text import format_plural
 from ..units import check_integer, check_positive, parse_quantity
 from .lengths import MAX_TOKENS, Lengths
 
@@ -432,7 +433,7 @@ class Demand(msgspec.Struct, frozen=True):
             return "1 user" if self.concurrency == 1 else f"{self.concurrency:,} users"
         assert self.rate_per_s is not None
         if math.isinf(self.rate_per_s):
-            return f"{count:,} requests at once"
+            return f"{format_plural(count, 'request')} at once"
         unit = "request/s" if self.rate_per_s == 1 else "requests/s"
         return f"{self.rate_per_s:,g} {unit} ({self.arrivals})"
 

@@ -184,7 +184,7 @@ def _scaling_card(table: ScaleTable) -> Card:
 def _picture_scaling_card(scaling: PictureScaling) -> Card:
     row = scaling.found[-1]
     card = _pipeline_card(row.prediction)
-    return card._replace(unit=f"{card.unit}, {row.devices} devices")
+    return card._replace(unit=f"{card.unit}, {format_plural(row.devices, 'device')}")
 
 
 _CARDS: Mapping[type, Callable[[Any], Card]] = {

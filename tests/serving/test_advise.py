@@ -26,7 +26,7 @@ from paleo_lite.reporting.document import Table
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.advise import _batch_limits, choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
-from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, rank
+from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, rank, within
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import Demand, generate_traffic
 from paleo_lite.serving.saturation import saturate
@@ -177,7 +177,7 @@ def test_workers_limit_the_devices_of_all_replicas(workers: int, is_enough: bool
     if is_enough:
         assert best is not None and 1 < best.replicas * best.tensor <= workers
     else:
-        assert best is None and all(one.missed[-1].endswith(" of 1 devices") for one in result.advice.candidates)
+        assert best is None and all(one.missed[-1].endswith(" of 1 device") for one in result.advice.candidates)
         assert result.notes[0].startswith("no deployment fits into `--workers 1`")
         document = result.document()
         assert ("MISSED", f"{result.devices} devices, of which `--workers` allows 1") in document.facts
@@ -304,7 +304,7 @@ def test_table_shows_what_is_missed_and_leaves_out_what_has_too_many_devices() -
     table = next(one for one in serving_page(none).content if isinstance(one, Table) and "Deployments" in one.title)
     missed = next(column for column in table.columns if column.key == "missed")
     assert missed.drop_order == 0  # no width leaves it out
-    assert table.rows and all("of 1 devices" in " ".join(row["missed"]) for row in table.rows)
+    assert table.rows and all("of 1 device" in " ".join(row["missed"]) for row in table.rows)
 
 
 def test_published_weights_are_the_widest_that_advice_tries() -> None:
@@ -434,6 +434,11 @@ def test_the_command_leaves_the_computers_of_a_replica_to_its_deployment() -> No
 
 
 @pytest.mark.slow
+def test_one_of_anything_is_singular() -> None:
+    assert Demand(Lengths(10), Lengths(10), rate_per_s=float("inf")).describe(1) == "1 request at once"
+    assert within(candidate(replicas=3), 1).missed == ("3 of 1 device",)
+
+
 def test_experts_are_divided_over_the_nodes_of_a_rack() -> None:
     """The command gives the same answer, which meets the objective."""
     asked: dict[str, Any] = {"input_tokens": 2000, "output_tokens": 200, "concurrency": 256, "weights": "nvfp4"}

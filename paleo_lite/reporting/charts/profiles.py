@@ -8,7 +8,7 @@ from typing import Any
 from ...profile_analysis.kernels import KernelReport
 from ...profile_analysis.recorded_device import require_peak
 from ...profile_analysis.timeline import Timeline
-from ...text import truncate
+from ...text import format_plural, truncate
 from ...units import format_si
 from ..document import format_percent
 from .render import GROUPS, altair, group_colour, group_of, inline_data, time_unit
@@ -52,7 +52,9 @@ def class_chart(report: KernelReport, title: str = "") -> Any:
     for row in rows:
         shares[row["group"]] = shares.get(row["group"], 0.0) + row["share"]
     largest = max(shares, key=lambda group: shares[group], default="")
-    totals = f"{sum(row.calls for row in report.kernels):,} kernels, {format_si(report.time_s or 0.0, 's')}"
+    totals = (
+        f"{format_plural(sum(row.calls for row in report.kernels), 'kernel')}, {format_si(report.time_s or 0.0, 's')}"
+    )
     default_title = f"{shares.get(largest, 0.0):.0%} of the kernels' time is {largest}"
     chart_title = alt.Title(title or default_title, subtitle=[_profile_title(report), totals])
     return alt.layer(bars, text).properties(width=560, height=alt.Step(20), title=chart_title)
@@ -118,7 +120,7 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
         )
         panels.append(bars.properties(width=860, height=220 if len(devices) == 1 else 110))
     slices = timeline.busy_s.shape[1]
-    subtitle = f"{title}: {timeline.kernels:,} kernels in {slices} slices of {format_si(length, 's')}"
+    subtitle = f"{title}: {format_plural(timeline.kernels, 'kernel')} in {slices} slices of {format_si(length, 's')}"
     duration_s = slices * length
     share = timeline.busy_s.sum() / duration_s / len(devices)
     per_device = " of each device" if len(devices) > 1 else ""

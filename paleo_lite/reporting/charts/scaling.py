@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...distributed.table import ScaleRow, ScaleTable
+from ...text import format_plural
 from ...units import format_si
 from .marks import BOUNDS_LEGEND, NUMBER_FORMAT, assign_colours_and_shapes, conditional_value, hollow_encoding
 from .render import GROUPS, altair, inline_data, time_unit
@@ -103,7 +104,7 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] =
     unfit = base.mark_text(align="left", dx=6, fontSize=10).encode(
         x=alt.X("end:Q", title=axis_title), text=alt.Text("label:N")
     )
-    lines = [*subtitle, f"{rows[0].workers} workers; overlapped communication is not drawn"]
+    lines = [*subtitle, f"{format_plural(rows[0].workers, 'worker')}; overlapped communication is not drawn"]
     ranked = "order: strategies that fit into memory, then by time; within 2%, simpler ones first"
     lines.append(f"{ranked}; lines: 90% intervals" if any(row.interval for row in rows) else ranked)
     chart = alt.layer(bars, spread.transform_filter("isValid(datum.low)"), unfit)

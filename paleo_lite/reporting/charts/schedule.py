@@ -20,6 +20,7 @@ from ...distributed.pipeline_schedule import (
 )
 from ...distributed.table import ScaleTable
 from ...errors import BadValue
+from ...text import format_plural
 from ...units import format_si
 from .marks import NUMBER_FORMAT
 from .render import GROUPS, POINTS_AT_MOST, SERIES, altair, inline_data, time_unit
@@ -158,7 +159,7 @@ def describe_schedule(times: StageTimes) -> str:
     name = "GPipe" if times.schedule == "gpipe" else "1F1B"
     if times.virtual_stages > 1:
         name = f"interleaved 1F1B with {times.virtual_stages} virtual stages per device"
-    return f"{name}, {times.stages} stages, {times.micro_batches} micro-batches"
+    return f"{name}, {format_plural(times.stages, 'stage')}, {format_plural(times.micro_batches, 'micro-batch')}"
 
 
 def _drawn_micro_batches(times: StageTimes) -> int:

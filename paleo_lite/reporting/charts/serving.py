@@ -8,6 +8,7 @@ from typing import Any
 from ...serving.answers import Serving
 from ...serving.outcomes import LATENCIES
 from ...sweeps.comparison import Comparison
+from ...text import format_plural
 from .marks import NUMBER_FORMAT, assign_colours_and_shapes
 from .render import altair, inline_data, log_ticks
 
@@ -38,7 +39,7 @@ def _front_chart(serving: Serving) -> Any:
         if candidate.draft is not None:
             configuration += f", drafts {candidate.draft.describe()}"
         if candidate.prefill is not None:
-            configuration += f", {candidate.replicas} replicas behind {candidate.prefill.describe()}"
+            configuration += f", {format_plural(candidate.replicas, 'replica')} behind {candidate.prefill.describe()}"
         rows.append(
             {
                 "device": candidate.gpu,
