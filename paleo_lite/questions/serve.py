@@ -250,6 +250,8 @@ def advised_question(question: Serve, best: Candidate) -> Serve:
     )  # fmt: skip
     if best.draft is not None:
         alone = dataclasses.replace(alone, speculation=best.draft.settings)
+    if all(pool.division.devices == 1 for pool in (best, best.prefill) if pool is not None):
+        alone = dataclasses.replace(alone, link=None)  # which would join nothing
     if best.prefill is None:
         degrees: dict[str, Any] = {name: n for name, n in best.division._asdict().items() if n > 1}
         return dataclasses.replace(alone, **{"tensor": 1, **degrees}, replicas=best.replicas)

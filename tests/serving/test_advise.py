@@ -21,12 +21,12 @@ from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.progress import listening, report
 from paleo_lite.questions.serve import advised_question
-from paleo_lite.questions.serve_deployment import make_deployment
+from paleo_lite.questions.serve_deployment import check_link, make_deployment
 from paleo_lite.reporting.document import Table
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.advise import _batch_limits, choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
-from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, rank, within
+from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, PrefillChoice, rank, within
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import Demand, generate_traffic
 from paleo_lite.serving.saturation import saturate
@@ -434,6 +434,18 @@ def test_the_command_leaves_the_computers_of_a_replica_to_its_deployment() -> No
 
 
 @pytest.mark.slow
+def test_the_command_of_pools_of_single_devices_has_no_link() -> None:
+    """A link joins the devices of a replica: where both pools have one device each, the question is refused with it."""
+    pool = PrefillChoice("l40s", 1, 1, 1, 1, replicas=2, requests_per_s=1.0, low_requests_per_s=1.0)
+    question = pl.Serve(network="llama-3.1-8b", gpu="l40s", link="pcie4-x16", rate="1", advise="cost")
+    best = candidate(gpu="l40s", precision="bf16", weights="bf16", prefill=pool)
+    check_link(advised_question(question, best))
+    assert advised_question(question, best).link is None
+    both = msgspec.structs.replace(best, tensor=2)
+    check_link(advised_question(question, both))
+    assert advised_question(question, both).link == "pcie4-x16"
+
+
 def test_one_of_anything_is_singular() -> None:
     assert Demand(Lengths(10), Lengths(10), rate_per_s=float("inf")).describe(1) == "1 request at once"
     assert within(candidate(replicas=3), 1).missed == ("3 of 1 device",)
