@@ -147,7 +147,7 @@ def observe_training(
     case = resolve_cluster(*asked_of_cluster(Train(facts["network"], hardware_files=hardware_files, **options)))
     workers = case.request.worker_counts()[0]
     job, topology = Job(case.workload, case.machine, case.model), case.topology.with_workers(workers)
-    samples = case.request.global_batch_size(case.request.resolve_batch_size(workers), workers)
+    samples = case.request.resolve_batch(workers).of_all(workers)
     shares = step_shares(job, topology, case.settings, samples, case.request.strategy)
     if not is_plausible(measured_s):
         return []

@@ -21,7 +21,7 @@ from .megatron_options import megatron_options
 from .parallel_config import STACKS, ParallelConfig
 from .parallel_layout import candidate_configs
 from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
-from .settings import Settings
+from .settings import ScaledBatch, Settings
 from .step_plan import plan_step
 from .strategies import STRATEGIES, Strategy
 from .table import ScaleRow
@@ -45,9 +45,8 @@ def advise(
     job: Job,
     topology: Topology,
     workers: int,
-    batch_size: int,
+    batch: ScaledBatch,
     *,
-    scaling: str = "weak",
     settings: Settings | None = None,
     budget: Budget | None = None,
     collectives: Sequence[str] = (),
@@ -62,7 +61,7 @@ def advise(
     """
     settings = settings or Settings()
     if job.workload.network.blocks and workers > 1:
-        return _compare_configs(job, topology, workers, batch_size, scaling, settings, budget, cluster)
+        return _compare_configs(job, topology, workers, batch, settings, budget, cluster)
     requested = [settings.collective] if settings.collective else list(collectives)
     fastest: list[ScaleRow] = []
     refused: dict[str, str] = {}
@@ -81,8 +80,7 @@ def advise(
                     job,
                     topology,
                     [workers],
-                    batch_size,
-                    scaling=scaling,
+                    batch,
                     strategy=name,
                     settings=msgspec.structs.replace(settings, collective=collective),
                     budget=budget,
@@ -115,8 +113,7 @@ def _compare_configs(
     job: Job,
     topology: Topology,
     workers: int,
-    batch_size: int,
-    scaling: str,
+    batch: ScaledBatch,
     settings: Settings,
     budget: Budget | None,
     cluster: Cluster | None,
@@ -127,7 +124,7 @@ def _compare_configs(
     order.
     """
     machines = topology.with_workers(workers)
-    global_batch = batch_size * workers if scaling == "weak" else batch_size
+    global_batch = batch.of_all(workers)
     is_tuned = uses_tuned_stack(job, settings.parallel or ParallelConfig())
     configs: Iterable[ParallelConfig] = [settings.parallel] if settings.parallel else []
     if settings.parallel is None:
@@ -143,8 +140,7 @@ def _compare_configs(
             job,
             topology,
             [workers],
-            batch_size,
-            scaling=scaling,
+            batch,
             strategy="3d",
             settings=msgspec.structs.replace(settings, parallel=config),
             budget=budget,

@@ -17,6 +17,7 @@ from ..timing.facility import Facility
 from ..units import parse_range
 from .links import Topology, device_link, flat_topology, link_inside_nodes, link_rate
 from .platforms import Platform, find_platform, parse_topology, usual_computer
+from .settings import ScaledBatch
 
 DEFAULT_BATCH_PER_WORKER = 32
 """Samples per worker if no batch size is given."""
@@ -62,18 +63,14 @@ class ClusterRequest(msgspec.Struct, frozen=True):
             return []
         return parse_range(self.workers, "workers")
 
-    def resolve_batch_size(self, max_workers: int) -> int:
-        """Return the batch size, or its default, which may depend on the largest number of workers."""
-        if self.batch_size is not None:
-            check_batch_size(self.batch_size)
-            return self.batch_size
-        if self.scaling == "weak":
-            return DEFAULT_BATCH_PER_WORKER
-        return DEFAULT_BATCH_PER_WORKER * max_workers
-
-    def global_batch_size(self, batch_size: int, workers: int) -> int:
-        """Return the samples per step of all workers for a resolved batch size."""
-        return batch_size * workers if self.scaling == "weak" else batch_size
+    def resolve_batch(self, max_workers: int) -> ScaledBatch:
+        """Return the batch, or its default, which may depend on the largest number of workers."""
+        size = self.batch_size
+        if size is not None:
+            check_batch_size(size)
+        else:
+            size = DEFAULT_BATCH_PER_WORKER if self.scaling == "weak" else DEFAULT_BATCH_PER_WORKER * max_workers
+        return ScaledBatch(size, self.scaling)
 
     def build_topology(
         self,

@@ -40,7 +40,7 @@ from .platforms import Computer, Platform, find_platform
 from .remedies import balance_note, fitting_note, larger_micro_batch_note
 from .request import ClusterRequest
 from .scale import predict_step, scale
-from .settings import Settings
+from .settings import ScaledBatch, Settings
 from .step_causes import learned_job
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
@@ -71,7 +71,7 @@ def predict_scaling(
         )
     request = msgspec.structs.replace(request, strategy=resolve_strategy(request.strategy))
     counts = request.worker_counts() or [topology.workers]
-    batch_size = request.resolve_batch_size(max(counts))
+    batch = request.resolve_batch(max(counts))
     place = None if request.platform is None else find_platform(request.platform)
     budget = make_budget(
         machine.device,
@@ -96,8 +96,7 @@ def predict_scaling(
         if request.measured:
             raise BadValue("give only one of `--measured` and a `--calibration` from result files")
         largest_topology = topology.with_workers(max(counts))
-        global_batch_size = request.global_batch_size(batch_size, max(counts))
-        job = learned_job(job, evidence, largest_topology, settings, global_batch_size, request.strategy)
+        job = learned_job(job, evidence, largest_topology, settings, batch.of_all(max(counts)), request.strategy)
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
             option = f"--platform {request.platform}" if platform else f"--time-model {model.name}"
@@ -105,11 +104,11 @@ def predict_scaling(
                 "`--measured` refines the forecast of a cluster without measurements: leave it out, or leave out "
                 f"`{option}`"
             )
-        job, cluster = _condition_job(request, topology, job, settings, batch_size, cluster)
+        job, cluster = _condition_job(request, topology, job, settings, batch, cluster)
     if request.advise is not None:
-        advice = _rank_strategies(request, topology, job, settings, batch_size, budget, cluster)
+        advice = _rank_strategies(request, topology, job, settings, batch, budget, cluster)
     else:
-        rows = _predict_rows(request, topology, job, settings, batch_size, budget, cluster)
+        rows = _predict_rows(request, topology, job, settings, batch, budget, cluster)
         advice = StrategyAdvice(rows, "", {})
     used_topology = topology.with_workers(max(counts))
     if cluster is not None and platform is None and workload.engine is None:
@@ -117,7 +116,7 @@ def predict_scaling(
         if isinstance(cluster, ConditionedPrior):
             scores = cluster.mean_scores
         used_topology, _ = cluster_prior().cluster_at(scores, used_topology, settings)
-    table = _make_table(request, used_topology, job, advice, budget, batch_size, settings)
+    table = _make_table(request, used_topology, job, advice, budget, batch, settings)
     if not request.names_micro_batch:
         return table
     last_row = table.rows[-1]
@@ -152,7 +151,7 @@ def _rank_strategies(
     topology: Topology,
     job: Job,
     settings: Settings,
-    batch_size: int,
+    batch: ScaledBatch,
     budget: Budget,
     cluster: Cluster | None,
 ) -> StrategyAdvice:
@@ -167,8 +166,7 @@ def _rank_strategies(
         job,
         topology,
         counts[0],
-        batch_size,
-        scaling=request.scaling,
+        batch,
         settings=settings,
         budget=budget,
         cluster=cluster,
@@ -181,7 +179,7 @@ def _predict_rows(
     topology: Topology,
     job: Job,
     settings: Settings,
-    batch_size: int,
+    batch: ScaledBatch,
     budget: Budget,
     cluster: Cluster | None,
 ) -> list[ScaleRow]:
@@ -191,8 +189,7 @@ def _predict_rows(
         job,
         topology,
         request.worker_counts() or [topology.workers],
-        batch_size,
-        scaling=request.scaling,
+        batch,
         strategy=request.strategy,
         settings=settings,
         budget=budget,
@@ -213,11 +210,11 @@ def _predict_rows(
 
 
 def _condition_job(
-    request: ClusterRequest, topology: Topology, job: Job, settings: Settings, batch_size: int, prior: ClusterPrior
+    request: ClusterRequest, topology: Topology, job: Job, settings: Settings, batch: ScaledBatch, prior: ClusterPrior
 ) -> tuple[Job, ConditionedPrior]:
     """Return the job and the clusters that agree with the measured steps."""
     points = [parse_measured(text) for text in request.measured]
-    global_batch_sizes = [request.global_batch_size(batch_size, point.workers) for point in points]
+    global_batch_sizes = [batch.of_all(point.workers) for point in points]
     measured_s = [point.step_time_s(size) for point, size in zip(points, global_batch_sizes)]
 
     def predict_times(scores: ClusterScores, compute_scale: float) -> list[float]:
@@ -229,7 +226,7 @@ def _condition_job(
             times.append(float(step.time_s))
         return times
 
-    interval = job.device_step(batch_size).interval
+    interval = job.device_step(batch.size).interval
     compute_deviation = DEFAULT_COMPUTE_DEVIATION
     if interval is not None:
         compute_deviation = math.log(interval[1] / interval[0]) / (2 * WORST)
@@ -243,11 +240,11 @@ def _make_table(
     job: Job,
     advice: StrategyAdvice,
     budget: Budget,
-    batch_size: int,
+    batch: ScaledBatch,
     settings: Settings,
 ) -> ScaleTable:
     device, options = job.machine.device, job.workload.options
-    notes = _collect_notes(request, topology, job, advice, budget, batch_size, settings)
+    notes = _collect_notes(request, topology, job, advice, budget, batch, settings)
     if job.model.is_forecast and not any(note.startswith(FASTER_THAN_BOUND) for note in notes):
         notes += _notes_below_bound(advice.rows)
     if job.model.is_forecast and advice.rows:
@@ -259,7 +256,7 @@ def _make_table(
         gpu_name=device.name,
         precision=options.recipe or options.products or job.workload.precision,
         scaling=request.scaling,
-        batch_size=batch_size,
+        batch_size=batch.size,
         topology=topology.describe(),
         links=tuple(link.describe() for link in topology.links.values()),
         assumptions=topology.assumptions if topology.workers > 1 else (),
@@ -296,7 +293,7 @@ def _collect_notes(
     job: Job,
     advice: StrategyAdvice,
     budget: Budget,
-    batch_size: int,
+    batch: ScaledBatch,
     settings: Settings,
 ) -> list[str]:
     """Return the notes of a table: missing prices, origin of the figures, and the largest batch that fits."""
@@ -339,7 +336,7 @@ def _collect_notes(
             )
         return [*notes, *generation_notes(job)]
     divides_blocks = STRATEGIES[request.strategy].divides_blocks or compares_configs
-    model_notes = job.device_step(1 if divides_blocks else batch_size).model_notes
+    model_notes = job.device_step(1 if divides_blocks else batch.size).model_notes
     config = settings.parallel or ParallelConfig()
     if divides_blocks and job.model.is_forecast and uses_tuned_stack(job, config):
         model_notes = tuple(note for note in model_notes if not note.startswith(KERNEL_NOTE))

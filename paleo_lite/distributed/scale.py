@@ -22,7 +22,7 @@ from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import Job
 from .links import Topology
-from .settings import InputSettings, Settings
+from .settings import InputSettings, ScaledBatch, Settings
 from .step import Step, as_scalar
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow
@@ -30,10 +30,6 @@ from .table import ScaleRow
 PHASES = ("training", *GENERATION_PHASES)
 """Phases that are predicted on several devices."""
 
-SCALINGS = {
-    "weak": "constant batch size per worker",
-    "strong": "constant global batch size",
-}
 NO_SINGLE_WORKER = "the network fits on no single worker: speed-up is relative to the throughput per worker of"
 NEGLIGIBLE_SHARE = 0.02
 """Overheads below this fraction of a step are not reported as its limiting factor."""
@@ -43,9 +39,8 @@ def scale(
     job: Job,
     topology: Topology,
     workers: Sequence[int],
-    batch_size: int,  # samples per worker for weak scaling, of all workers for strong scaling
+    batch: ScaledBatch,
     *,
-    scaling: str = "weak",  # one of `SCALINGS`
     strategy: str = "data",  # name or alias of one of `strategies.STRATEGIES`
     settings: Settings | None = None,
     budget: Budget | None = None,  # images, epochs and price, for hours and cost
@@ -59,8 +54,6 @@ def scale(
     """
     settings, budget = settings or Settings(), budget or Budget()
     strategy = resolve_strategy(strategy)
-    if scaling not in SCALINGS:
-        raise BadValue(f"`--scaling` must be weak or strong (got {scaling!r})")
     if not workers:
         raise BadValue("give at least one number of workers")
     for number in workers:
@@ -73,17 +66,17 @@ def scale(
     flops_of_one, flops_of_two = (
         float(workload.work.column("flops", workload.phase, samples).sum()) for samples in (1, 2)
     )
-    single_worker_step = predict_step(job, topology.with_workers(1), settings, batch_size, strategy, cluster)
+    single_worker_step = predict_step(job, topology.with_workers(1), settings, batch.size, strategy, cluster)
     single_worker_per_s, baseline_notes = _single_worker_rate(
-        job, single_worker_step, batch_size, settings, available_bytes
+        job, single_worker_step, batch.size, settings, available_bytes
     )
     is_single_worker_feasible = single_worker_per_s is not None
     if single_worker_per_s is None:
-        single_worker_per_s = batch_size / single_worker_step.time_s
+        single_worker_per_s = batch.size / single_worker_step.time_s
     rows = []
     for number in workers:
         machines = topology.with_workers(number)
-        global_batch = batch_size * number if scaling == "weak" else batch_size
+        global_batch = batch.of_all(number)
         step = single_worker_step
         if number > 1:
             step = predict_step(job, machines, settings, global_batch, strategy, cluster)

@@ -1,4 +1,4 @@
-"""Options of training on several devices: `Settings` and `InputSettings`."""
+"""Options of training on several devices: `Settings`, `InputSettings`, and the batch by the number of devices."""
 
 from __future__ import annotations
 
@@ -14,9 +14,28 @@ from .parallel_config import ParallelConfig
 BUCKET_BYTES = 25 * 2**20
 """Default bucket size of PyTorch's DistributedDataParallel: ``bucket_cap_mb=25``, which its code counts in MiB."""
 
+SCALINGS = {
+    "weak": "constant batch size per worker",
+    "strong": "constant global batch size",
+}
 
 _MOST_SHARE = 1e6
 """Largest slowdown as a fraction, far from every measured one, so that no time that follows is infinite."""
+
+
+class ScaledBatch(msgspec.Struct, frozen=True):
+    """Batch of a step on any number of workers; raise BadValue if it scales in no known way."""
+
+    size: int  # samples per worker for weak scaling, of all workers for strong scaling
+    scaling: str = "weak"  # one of `SCALINGS`
+
+    def __post_init__(self) -> None:
+        if self.scaling not in SCALINGS:
+            raise BadValue(f"`--scaling` must be weak or strong (got {self.scaling!r})")
+
+    def of_all(self, workers: int) -> int:
+        """Return the samples per step of all workers."""
+        return self.size * workers if self.scaling == "weak" else self.size
 
 
 class Settings(msgspec.Struct, frozen=True):

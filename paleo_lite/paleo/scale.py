@@ -22,7 +22,7 @@ from ..counting.layer import Layer, Shape
 from ..counting.work import check_batch_size
 from ..distributed.collectives import check_workers
 from ..distributed.request import ClusterRequest
-from ..distributed.scale import SCALINGS
+from ..distributed.settings import SCALINGS
 from ..distributed.table import ScaleRow, ScaleTable
 from ..errors import BadValue
 from ..timing.budget import make_budget
@@ -200,7 +200,7 @@ def paleo_table(
         raise BadValue("PALEO needs a device and a link, such as `--gpu TITAN_X --link ethernet20`")
     budget = make_budget(None, request.amount, request.price)
     counts = request.worker_counts() or [1]
-    samples = request.resolve_batch_size(max(counts))
+    samples = request.resolve_batch(max(counts)).size
     ppp_comm = request.ppp_comm or 1.0
     simulator = make_simulator(gpu, request.link, ppp=ppp, ppp_comm=ppp_comm, revision=revision)
     rows = paleo_scale(

@@ -18,7 +18,7 @@ from ..architectures.network import SequenceOptions
 from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.links import link_rate
-from ..distributed.scale import SCALINGS
+from ..distributed.settings import SCALINGS
 from ..distributed.strategies import STRATEGIES, resolve_strategy
 from ..errors import BadValue, UnknownName
 from ..files import FileVersion, version_of

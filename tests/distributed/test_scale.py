@@ -27,7 +27,7 @@ from paleo_lite.distributed.links import LinkRate, Topology, flat_topology
 from paleo_lite.distributed.model_parallel import critical_path_s, first_dense_layer, tensor_pairs
 from paleo_lite.distributed.pipeline import partition_layers
 from paleo_lite.distributed.scale import scale
-from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.settings import ScaledBatch, Settings
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.distributed.table import COLUMNS
 from paleo_lite.errors import BadValue, UnknownName
@@ -57,8 +57,9 @@ def job(network="alexnet"):
     return JOBS[network]
 
 
-def rows(network="alexnet", workers=(8,), batch_size=32, link=ETHERNET20, topology=None, **options):
-    return scale(job(network), topology or flat_topology(link, max(1, *workers)), list(workers), batch_size, **options)
+def rows(network="alexnet", workers=(8,), batch_size=32, link=ETHERNET20, topology=None, scaling="weak", **options):
+    batch = ScaledBatch(batch_size, scaling)
+    return scale(job(network), topology or flat_topology(link, max(1, *workers)), list(workers), batch, **options)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_strong_scaling_divides_the_batch():
 def test_accumulation_overlaps_communication_with_the_last_backward_pass_only():
     options = TrainingOptions("momentum", accumulation=4)
     many = make_job("alexnet", options)
-    (row,) = scale(many, flat_topology(ETHERNET20, 8), [8], 128, settings=Settings("ring"))
+    (row,) = scale(many, flat_topology(ETHERNET20, 8), [8], ScaledBatch(128), settings=Settings("ring"))
     (one,) = rows(batch_size=32, settings=Settings("ring"))
     assert row.exposed_s == pytest.approx(one.exposed_s) and row.communication_s == one.communication_s
     assert row.compute_s == pytest.approx(4 * one.compute_s)
@@ -205,12 +206,12 @@ def test_sharded_gradients_are_exchanged_for_every_micro_batch():
     """ZeRO-2 and 3 do not store all gradients; data parallelism and ZeRO-1 exchange the accumulated ones once."""
     many = make_job("alexnet", TrainingOptions(accumulation=4))
     once, every = (
-        scale(many, flat_topology(ETHERNET20, 8), [8], 128, strategy=name, settings=Settings("ring"))[0]
+        scale(many, flat_topology(ETHERNET20, 8), [8], ScaledBatch(128), strategy=name, settings=Settings("ring"))[0]
         for name in ("zero-1", "zero-2")
     )
     assert every.communication_s == pytest.approx(4 * once.communication_s)
     with pytest.raises(BadValue, match="a pipeline accumulates gradients over its micro-batches"):
-        scale(many, flat_topology(ETHERNET20, 8), [8], 128, strategy="pipeline-1f1b")
+        scale(many, flat_topology(ETHERNET20, 8), [8], ScaledBatch(128), strategy="pipeline-1f1b")
 
 
 def test_stages_send_over_the_link_between_them():
@@ -319,7 +320,7 @@ def test_unknown_names():
 
 
 def test_advice_recommends_the_fastest_that_fits():
-    found = advise(job("vgg16"), flat_topology(ETHERNET20, 8), 8, 32)
+    found = advise(job("vgg16"), flat_topology(ETHERNET20, 8), 8, ScaledBatch(32))
     fitting = [row for row in found.rows if row.fits]
     best, second = found.rows[:2]
     assert [best, second] == fitting[:2]
@@ -335,7 +336,7 @@ def test_advice_recommends_the_fastest_that_fits():
 def test_advice_explains_how_much_slower_the_second_is():
     """SqueezeNet has no dense layers, ZeRO no tree, pipelines no accumulation: only two strategies are possible."""
     many = make_job("squeezenet1_1", TrainingOptions("momentum", accumulation=2))
-    found = advise(many, flat_topology(LinkRate("fast", 1e10), 2), 2, 8, collectives=["tree"])
+    found = advise(many, flat_topology(LinkRate("fast", 1e10), 2), 2, ScaledBatch(8), collectives=["tree"])
     data, tensor = found.rows
     longer = (tensor.time_s - data.time_s) / data.time_s
     assert (data.strategy, tensor.strategy) == ("data", "tensor") and 0.5 < longer < 1
@@ -361,7 +362,7 @@ def test_the_simplest_of_strategies_within_two_percent_comes_first(times_s: dict
 
 
 def test_advice_if_nothing_fits():
-    found = advise(job("vgg16"), flat_topology(ETHERNET20, 2), 2, 4096)
+    found = advise(job("vgg16"), flat_topology(ETHERNET20, 2), 2, ScaledBatch(4096))
     assert not found.rows[0].fits and found.why.startswith("no strategy fits into the memory")
 
 
@@ -395,11 +396,11 @@ def test_without_a_feasible_worker_the_first_row_that_fits_is_the_baseline() -> 
     memory = msgspec.structs.replace(device.memory, capacity=capacity)
     machine = msgspec.structs.replace(small.machine, device=msgspec.structs.replace(device, memory=memory))
     small = Job(small.workload, machine, small.model)
-    rows = scale(small, flat_topology(ETHERNET20, 16), [8, 16], 1, strategy="zero-3")
+    rows = scale(small, flat_topology(ETHERNET20, 16), [8, 16], ScaledBatch(1), strategy="zero-3")
     first = next(row for row in rows if row.fits)
     assert first.efficiency == pytest.approx(1)
     assert all(any("the network fits on no single worker" in note for note in row.notes) for row in rows)
-    advice = advise(small, flat_topology(ETHERNET20, 16), 16, 16, scaling="strong")
+    advice = advise(small, flat_topology(ETHERNET20, 16), 16, ScaledBatch(16, "strong"))
     assert sum(row.efficiency == pytest.approx(1) for row in advice.rows) == 1
 
 

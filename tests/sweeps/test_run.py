@@ -30,7 +30,7 @@ from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import flat_topology, link_rate
 from paleo_lite.distributed.scale import scale
-from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.settings import ScaledBatch, Settings
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.machines import Machine, find_device
@@ -256,7 +256,7 @@ def check_against_scale(rows: list[dict]) -> None:
         workers = [row["workers"] for row in alike]
         answers = scale(
             Job(asked(network), Machine(device), model), flat_topology(link_rate(link), max(workers)),
-            workers, batch_size, scaling=scaling, strategy=strategy, settings=Settings(),
+            workers, ScaledBatch(batch_size, scaling), strategy=strategy, settings=Settings(),
             cluster=cluster_prior() if model.is_forecast else None,
         )  # fmt: skip
         for row, answer in zip(alike, answers, strict=True):
