@@ -16,6 +16,7 @@ from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.fit import Fit, held_out_error
 from ..calibration.fit import calibrate as fit_device
 from ..calibration.measurements import (
+    FitOrigin,
     Measurement,
     describe_columns,
     is_measurements_csv,
@@ -270,6 +271,7 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
         profiles, copies = without_copies(_find_profiles(profiles))
         files += profiles
         notes += copies
+    origin = FitOrigin(files, question.date, __version__, notes)
     if question.time_model == CALIBRATED:
         if network is not None and profiles:
             from ..calibration.from_profiles import measure_profiles
@@ -279,7 +281,7 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
                 profiles, device.id, network_name, precision, batch_size, question.name_pattern, hardware_paths
             )
         steps = select_measurements(steps, device, precision, hardware_paths)
-        provenance = provenance_of(steps, files, question.date, __version__, notes)
+        provenance = provenance_of(steps, origin)
         prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
         measurements, fit = fit_device(steps, device, precision, prior)
         error = held_out_error(measurements, device, precision, prior)
@@ -300,9 +302,7 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
             compared = compare_with_profiles(profiles, workload, machine, batch_size, question.name_pattern)
             runs = [ppp_run_of_profile(profile) for profile in compared]
             shares = ppp_shares(compared)
-        ppp_calibration = calibrate_ppp(
-            steps, machine, precision, runs, shares, inputs=files, date=question.date, version=__version__, notes=notes
-        )
+        ppp_calibration = calibrate_ppp(steps, machine, precision, runs, shares, origin)
         fitted = FittedCalibration(ppp_calibration, device)
     if output_path is not None:
         write_calibration(fitted.calibration, output_path, question.force)

@@ -13,7 +13,7 @@ import msgspec
 from ..architectures import find_network
 from ..calibration.choose import pool_prior
 from ..calibration.fit import calibrate, held_out_error
-from ..calibration.measurements import Measurement, format_csv, provenance_of
+from ..calibration.measurements import FitOrigin, Measurement, format_csv, provenance_of
 from ..calibration.prior import Prior, device_prior, narrow_by_probes
 from ..calibration.store import make_calibration, write_calibration
 from ..calibration.validate import predict_measured, prior_as_fit
@@ -104,7 +104,7 @@ def answer(question: MeasuringQuestion) -> MachineReport | ToolReport:
     if prior is None:
         prior = _prior_from_probes(machine, precision, timed.probed, serial=question.device == "cpu")
     measurements, fit = calibrate([step.measurement for step in timed.fitted], machine, precision, prior)
-    provenance = provenance_of(measurements, date=date.today().isoformat(), version=__version__)
+    provenance = provenance_of(measurements, FitOrigin(date=date.today().isoformat(), version=__version__))
     error = held_out_error(measurements, machine, precision, prior)
     calibration = make_calibration(machine.id, precision, measurements, fit, provenance, error)
     if output_path is not None:

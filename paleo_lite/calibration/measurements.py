@@ -329,23 +329,27 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     notes: list[str] = []
 
 
-def provenance_of(
-    measurements: Sequence[Measurement],
-    inputs: Sequence[Path] = (),
-    date: str = "",
-    version: str = "",
-    notes: Sequence[str] = (),
-) -> Provenance:
-    """Return the provenance of a calibration fitted to measurements from some files."""
+class FitOrigin(NamedTuple):
+    """Origin of a calibration, beside its measurements."""
+
+    inputs: Sequence[Path] = ()  # files of the measurements
+    date: str = ""
+    version: str = ""  # of paleo-lite
+    notes: Sequence[str] = ()  # about files that repeat others
+
+
+def provenance_of(measurements: Sequence[Measurement], origin: FitOrigin | None = None) -> Provenance:
+    """Return the provenance of a calibration fitted to measurements."""
     import hashlib  # 4 ms, which reading a calibration need not spend
 
+    origin = origin or FitOrigin()
     return Provenance(
         points=len(measurements),
         networks=sorted({m.network for m in measurements}),
         phases=sorted({m.phase for m in measurements}),
         sources=sorted({m.source for m in measurements if m.source}),
-        inputs=[f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in inputs],
-        date=date,
-        version=version,
-        notes=list(notes),
+        inputs=[f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in origin.inputs],
+        date=origin.date,
+        version=origin.version,
+        notes=list(origin.notes),
     )

@@ -21,7 +21,7 @@ from ..timing import Workload, predict
 from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
 from ..timing.models import PppModel
 from .fit import workload_of
-from .measurements import Measurement, Provenance, merge_repeated_runs, provenance_of
+from .measurements import FitOrigin, Measurement, Provenance, merge_repeated_runs, provenance_of
 
 PPP_FORMAT = 1
 """Format of calibration files with a PPP."""
@@ -127,11 +127,7 @@ def calibrate_ppp(
     precision: str,
     profiled: Sequence[PppRun] = (),  # see `from_profiles.ppp_run_of_profile`
     shares: Sequence[PppShare] = (),  # see `from_profiles.ppp_shares`
-    *,
-    inputs: Sequence[Path] = (),  # files for the provenance
-    date: str = "",
-    version: str = "",
-    notes: Sequence[str] = (),  # about files that repeat others
+    origin: FitOrigin | None = None,
 ) -> PppCalibration:
     """Fit the PPP of a machine to measured steps and profiled passes, all of this device and precision."""
     device = machine.device.id
@@ -140,7 +136,7 @@ def calibrate_ppp(
         for run in profiled
     ]
     runs = [ppp_run_of(step, machine) for step in steps]
-    provenance = provenance_of([*steps, *profiled_steps], inputs, date, version, notes)
+    provenance = provenance_of([*steps, *profiled_steps], origin)
     return fit_ppp(device, precision, [*runs, *profiled], provenance, shares)
 
 
