@@ -13,8 +13,8 @@ from ..counting.kinds import is_convolution
 from ..counting.places import is_in_tower, parts_of
 from ..errors import BadDescriptor
 from ..formats import FORMATS, Format, Part
-from .checkpoint import StoredWeights
 from .safetensors_file import FileTensor
+from .stored_weights import StoredWeights
 
 WIDE_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
 """Types of numbers that engines convert to the 16 bits of the model, except of scales."""

@@ -28,7 +28,7 @@ from .safetensors_file import Stamp, read_tensors, stamp_checkpoint
 from .towers import add_towers
 
 if TYPE_CHECKING:
-    from .checkpoint import StoredWeights
+    from .stored_weights import StoredWeights
 
 TRACED = "transformers "
 """Beginning of the source of networks that were traced."""

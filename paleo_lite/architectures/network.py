@@ -13,8 +13,8 @@ from ..counting.kinds import is_expert_layer
 from ..errors import UnknownName
 
 if TYPE_CHECKING:
-    from .checkpoint import StoredWeights
     from .gguf_file import StoredTensor
+    from .stored_weights import StoredWeights
 
 
 class SequenceLengths(NamedTuple):

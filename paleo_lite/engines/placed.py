@@ -9,8 +9,8 @@ from itertools import product
 import msgspec
 
 from ..architectures import Network
-from ..architectures.checkpoint import StoredWeights
 from ..architectures.network import SequenceOptions
+from ..architectures.stored_weights import StoredWeights
 from ..counting import Layer
 from ..counting.kinds import is_attention, is_expert_layer
 from ..counting.places import parts_of

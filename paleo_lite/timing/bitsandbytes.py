@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..architectures.checkpoint import StoredWeights
+from ..architectures.stored_weights import StoredWeights
 from ..counting import Layer, Work
 from ..counting.kinds import is_expert_layer
 from ..counting.kinds.products import SAVES_INPUT

@@ -6,9 +6,9 @@ from functools import cache
 
 import msgspec
 
-from ..architectures.checkpoint import StoredWeights
 from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import PartRuns, Sampling
+from ..architectures.stored_weights import StoredWeights
 from ..counting.attention import decompose_attention
 from ..counting.work import ENGINE, MIXED_EXECUTIONS
 from ..errors import BadValue, UnknownName

@@ -25,7 +25,7 @@ from .training_options import TrainingOptions
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..architectures.checkpoint import StoredWeights
+    from ..architectures.stored_weights import StoredWeights
 
 
 GIVEN = Convention("given", "FLOP", "a FLOP count given by the user", lambda op: None)

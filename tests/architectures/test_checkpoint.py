@@ -1,6 +1,6 @@
 """Weights of quantized checkpoints take the bytes that engines print when they load them.
 
-Tests: architectures/checkpoint.py.
+Tests: architectures/checkpoint.py, architectures/stored_weights.py.
 """
 
 from __future__ import annotations
