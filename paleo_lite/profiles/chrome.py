@@ -30,20 +30,31 @@ from numpy.typing import NDArray
 from ..errors import BadFile, BadProfile
 from ..executor import count_cores, is_worker, map_in_order
 from .ascend import TRACE_SIGN as ASCEND
+from .chrome_columns import (
+    ABSENT,
+    API,
+    CODES,
+    CPU,
+    IS_ON_DEVICE,
+    KINDS,
+    MARKER,
+    device_columns,
+    fill_absent,
+    flops_column,
+    integer_column,
+    kinds_of,
+    launch_columns,
+    to_integers,
+)
 from .chrome_events import (
     CATEGORIES,
     COUNTED,
-    DMA,
-    LARGEST,
     LATEST_US,
-    MTIA,
     Args,
     Decoded,
     Event,
     Whole,
     bad_element,
-    bad_event,
-    counters_of,
     decode_events,
     times_ns,
 )
@@ -64,8 +75,6 @@ from .launches import (
     direction_of,
     find_steps,
 )
-from .names import communicates
-from .ncu import counted_flops
 from .onnxruntime import HEAD as ONNX_RUNTIME
 from .table import batch_of, encode_names, encode_text, from_numpy, text_array, to_numpy
 from .unitrace import TRACE_SIGN as UNITRACE
@@ -93,24 +102,9 @@ _LARGE_GZIP = 3 * 2**20
 _MOST_PROCESSES = 8  # more would wait for this process, which finds the cuts and writes the rows
 _SPANS_AHEAD = 2  # spans of 4 MiB per process that are read before their results are needed
 
-_ABSENT = -(2**63)
-"""Marks an absent integer before the columns are built; no id or size is so low."""
 
 _MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
 _NO_ARGS = Args()
-_DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
-_KINDS = ("kernel", "memcpy", "memset", "communication", "cpu", "api", "marker")
-_CODES = {cat: code for code, cat in enumerate(CATEGORIES)}
-"""Codes of the categories."""
-
-_KIND_OF_CODE = np.array([_KINDS.index(of) for of in CATEGORIES.values()], np.int8)
-_KERNEL, _MEMCPY, _COMMUNICATION, _CPU, _API, _MARKER = map(
-    _KINDS.index, ("kernel", "memcpy", "communication", "cpu", "api", "marker")
-)
-_IS_ON_DEVICE = np.array(
-    [of in ("kernel", "memcpy", "memset") or cat == "gpu_user_annotation" for cat, of in CATEGORIES.items()]
-)
-"""Kinds (indices in `_KINDS`) and whether events are of a device, by the codes of categories."""
 
 
 class _TraceHeader(msgspec.Struct):
@@ -353,13 +347,13 @@ class _Rows:
         args = [event.args or _NO_ARGS for event in events]
         names = encode_names([event.name for event in events])
         name_codes, distinct_names = to_numpy(names.indices), names.dictionary.to_pylist()
-        category = np.array([_CODES[event.cat] for event in events])
-        kind = _kinds(category, name_codes, distinct_names)
+        category = np.array([CODES[event.cat] for event in events])
+        kind = kinds_of(category, name_codes, distinct_names)
         start_ns, duration_ns = times_ns(path, piece)
-        external = _integers([of.external if of.external is not None else of.external_2021 for of in args])
+        external = to_integers([of.external if of.external is not None else of.external_2021 for of in args])
         ids = {
-            "external": np.where(kind == _MARKER, -1, _fill_absent(external, -1)),
-            "correlation": _fill_absent(_integers([of.correlation for of in args]), -1),
+            "external": np.where(kind == MARKER, -1, fill_absent(external, -1)),
+            "correlation": fill_absent(to_integers([of.correlation for of in args]), -1),
             "own": np.full(len(events), -1),
         }
         if self.linked:
@@ -367,23 +361,23 @@ class _Rows:
             self._record_operations(events, args, kind, start_ns, end_ns, ids)
             self._record_launches(events, kind, start_ns, ids)
             marks = np.array([name.startswith(PROFILER_STEP) for name in distinct_names])
-            marked = np.flatnonzero((kind == _MARKER) | marks[name_codes])
+            marked = np.flatnonzero((kind == MARKER) | marks[name_codes])
             self._record_marks(events, marked.tolist(), start_ns, end_ns)
-        on_device, counted = _IS_ON_DEVICE[category], category == _CODES[COUNTED]
+        on_device, counted = IS_ON_DEVICE[category], category == CODES[COUNTED]
         unknown = np.isnan(duration_ns) | counted
         columns = {
-            "category": encode_text(kind, _KINDS),
+            "category": encode_text(kind, KINDS),
             "kernel": names,
             "start_ns": from_numpy(start_ns, pa.int64()),
             "duration_ns": from_numpy(duration_ns, pa.float64(), ~unknown),
-            "flops": _counted_flops(piece.text, counted),
+            "flops": flops_column(piece.text, counted),
             "calls": from_numpy(np.ones(len(events), dtype=np.int64), pa.int64()),
-            "thread": _column(np.where(on_device, _ABSENT, _integers([event.tid for event in events]))),
-            **_device_columns(path, piece, args, on_device),
+            "thread": integer_column(np.where(on_device, ABSENT, to_integers([event.tid for event in events]))),
+            **device_columns(path, piece, args, on_device),
             **{name: from_numpy(values, pa.int64()) for name, values in ids.items()},
         }
         if self.launched:
-            columns |= _launch_columns(args, columns["grid"])
+            columns |= launch_columns(args, columns["grid"])
         return pa.RecordBatch.from_pydict(columns)
 
     def _record_operations(
@@ -395,8 +389,8 @@ class _Rows:
         end_ns: Integers,
         ids: dict[str, Integers],
     ) -> None:
-        is_cpu = kind == _CPU
-        steps = [i for i in np.flatnonzero(kind == _MARKER) if events[i].name.startswith(STEP)]
+        is_cpu = kind == CPU
+        steps = [i for i in np.flatnonzero(kind == MARKER) if events[i].name.startswith(STEP)]
         is_recorded = is_cpu.copy()
         is_recorded[steps] = True
         at = np.flatnonzero(is_recorded)
@@ -409,8 +403,8 @@ class _Rows:
         record["thread"] = self._thread_codes(recorded)
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
         record["params"] = [self._params_code(name, arg) for name, arg in zip(names, their_args)]
-        record["sequence"] = _fill_absent(_integers([of.sequence for of in their_args]), -1)
-        forward_thread = _fill_absent(_integers([of.forward_thread for of in their_args]), 0)
+        record["sequence"] = fill_absent(to_integers([of.sequence for of in their_args]), -1)
+        forward_thread = fill_absent(to_integers([of.forward_thread for of in their_args]), 0)
         direction_by_name = {name: direction_of(name) for name in {*names}}
         directions = np.array([direction_by_name[name] for name in names], dtype=np.int8)
         record["direction"] = np.where((directions < 0) & (forward_thread > 0), BPROP, directions)
@@ -419,10 +413,10 @@ class _Rows:
     def _record_launches(
         self, events: list[Event], kind: NDArray[np.int8], start_ns: Integers, ids: dict[str, Integers]
     ) -> None:
-        has_both = (ids["external"] >= 0) & (ids["correlation"] >= 0) & (kind != _CPU)
+        has_both = (ids["external"] >= 0) & (ids["correlation"] >= 0) & (kind != CPU)
         self._with_both += int(has_both.sum())
         self._alike += int((has_both & (ids["external"] == ids["correlation"])).sum())
-        calls = np.flatnonzero((kind == _API) & (ids["correlation"] >= 0))
+        calls = np.flatnonzero((kind == API) & (ids["correlation"] >= 0))
         record = np.empty(len(calls), LAUNCH)
         record["correlation"], record["start"] = ids["correlation"][calls], start_ns[calls]
         record["thread"] = self._thread_codes([events[i] for i in calls])
@@ -470,121 +464,3 @@ class _Rows:
 def _translation(codes: dict[_Key, int], of_piece: Iterable[_Key]) -> NDArray[np.int32]:
     """Return the code of each key of a piece, adding new keys; the last entry translates -1 to itself."""
     return np.array([*(codes.setdefault(key, len(codes)) for key in of_piece), -1], np.int32)
-
-
-def _kinds(category: NDArray[np.int64], name_codes: NDArray[np.int32], names: list[str]) -> NDArray[np.int8]:
-    """Return the index of each event's kind in `_KINDS`, from the codes of its category and its name."""
-    kind = _KIND_OF_CODE[category]
-    is_kernel = kind == _KERNEL
-    kernel_codes = np.unique(name_codes[is_kernel])
-    communicating = [code for code in kernel_codes.tolist() if communicates(names[code])]
-    kind[is_kernel & np.isin(name_codes, communicating)] = _COMMUNICATION
-    of_copies = np.array([name == DMA for name in names])
-    kind[(category == _CODES[MTIA]) & of_copies[name_codes]] = _MEMCPY
-    return kind
-
-
-def _device_columns(
-    path: Path, piece: Elements[Decoded], args: list[Args], on_device: NDArray[np.bool_]
-) -> dict[str, pa.Array]:
-    """Return the columns of device events; stream and device default to the thread and process of the event.
-
-    Raise BadProfile if a size is negative or larger than any memory.
-    """
-    events = piece.decoded.wanted
-    at = np.flatnonzero(on_device)
-    device_events, device_args = [events[i] for i in at], [args[i] for i in at]
-    sizes = _integers([of.size if of.bytes is None else of.bytes for of in device_args])
-    known_sizes = _fill_absent(sizes, 0)
-    wrong = (known_sizes < 0) | (known_sizes > LARGEST)
-    if wrong.any():
-        first = int(wrong.argmax())
-        problem = f"an event of {known_sizes[first]:,} bytes, expected 0 to {LARGEST:,}"
-        raise bad_event(path, piece, int(at[first]), problem)
-    occupancy = np.array([np.nan if of.occupancy is None else of.occupancy / 100 for of in device_args])
-    integers = {
-        "stream": _integers(
-            [event.tid if of.stream is None else of.stream for event, of in zip(device_events, device_args)]
-        ),
-        "device": _integers(
-            [event.pid if of.device is None else of.device for event, of in zip(device_events, device_args)]
-        ),
-    }
-    columns = {name: _column(_spread(values, on_device, _ABSENT)) for name, values in integers.items()}
-    sizes = _spread(sizes, on_device, _ABSENT)
-    columns["bytes"] = from_numpy(sizes.astype(np.float64), pa.float64(), sizes != _ABSENT)
-    occupancy = _spread(occupancy, on_device, np.nan)
-    columns["metric.est_achieved_occupancy"] = from_numpy(occupancy, pa.float64(), ~np.isnan(occupancy))
-    for name, raws in (("grid", [of.grid for of in device_args]), ("block", [of.block for of in device_args])):
-        texts = encode_names(_dimensions(raws))
-        codes = _spread(to_numpy(texts.indices, -1), on_device, -1)
-        columns[name] = encode_text(codes, texts.dictionary.to_pylist())
-    return columns
-
-
-def _spread(values: NDArray[Any], rows: NDArray[np.bool_], absent: float) -> NDArray[Any]:
-    """Return an array with values in the selected rows, in order, and another value in all others."""
-    spread = np.full(len(rows), absent, values.dtype)
-    spread[rows] = values
-    return spread
-
-
-def _launch_columns(args: list[Args], grid_on_device: pa.Array) -> dict[str, pa.Array]:
-    """Return `launched`, and `grid` with the grids of launches that record them."""
-    names: list[str | None] = [None] * len(args)
-    recorded = [index for index, arg in enumerate(args) if arg.kernel]
-    if not recorded:
-        return {"launched": encode_names(names), "grid": grid_on_device}
-    grids = grid_on_device.to_pylist()
-    for index in recorded:
-        text = bytes(args[index].kernel)
-        if text[:1] == b'"':
-            names[index] = msgspec.json.decode(text)
-            grids[index] = _dimensions([args[index].grid])[0]
-    return {"launched": encode_names(names), "grid": encode_names(grids)}
-
-
-def _counted_flops(text: bytes, counted: NDArray[np.bool_]) -> pa.Array:
-    """Return the FLOPs of the events with hardware counters."""
-    flops = np.full(len(counted), np.nan)
-    if counted.any():
-        of_event = [counted_flops(counters) for counters in counters_of(text)]
-        flops[counted] = [np.nan if value is None else value for value in of_event]
-    return from_numpy(flops, pa.float64(), ~np.isnan(flops))
-
-
-def _integers(values: list[Whole]) -> Integers:
-    """Return integers from numbers or texts ("stream 7" is 7); `_ABSENT` for anything else."""
-    if {*map(type, values)} <= {int, type(None)}:
-        numbers = np.array([_ABSENT if value is None else value for value in values])
-        if numbers.dtype == np.int64:  # it is another type if a number has more than 64 bits
-            return numbers
-    converted = {value: _integer(value) for value in {*values}}
-    return np.array([converted[value] for value in values], dtype=np.int64)
-
-
-def _integer(value: Whole) -> int:
-    if isinstance(value, str):
-        value = int(match.group()) if (match := _DIGITS.fullmatch(value.removeprefix("stream "))) else None
-    if value is None or not abs(value) < 2**63 or value != int(value):  # also false for NaN
-        return _ABSENT
-    return int(value)
-
-
-def _fill_absent(values: Integers, absent: int) -> Integers:
-    """Return the integers with another number in place of `_ABSENT`."""
-    return np.where(values == _ABSENT, absent, values)
-
-
-def _column(values: Integers) -> pa.Array:
-    """Return a column that is null where a value is `_ABSENT`."""
-    return from_numpy(values, pa.int64(), values != _ABSENT)
-
-
-def _dimensions(raws: list[msgspec.Raw]) -> list[str | None]:
-    """Return the texts of grids or blocks, such as "64,1,1"."""
-    texts = [bytes(raw) for raw in raws]
-    extents: dict[bytes, str | None] = {}
-    for text in {*texts}:
-        extents[text] = b"".join(text.strip(b"[]").split()).decode("utf-8", "replace") or None
-    return [extents[text] for text in texts]

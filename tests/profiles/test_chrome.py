@@ -1,6 +1,6 @@
 """PyTorch's Chrome traces: real ones against Python's own json module, and ones that are written to be hard.
 
-Tests: profiles/chrome_events.py, profiles/json_stream.py.
+Tests: profiles/chrome_columns.py, profiles/chrome_events.py, profiles/json_stream.py.
 """
 
 from __future__ import annotations
