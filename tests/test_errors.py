@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import inspect
+import re
 import tracemalloc
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -81,6 +85,56 @@ def test_command_line_prints_one_line_and_exits(kind, monkeypatch) -> None:
 def test_long_texts_are_shortened_in_messages(words, said) -> None:
     found = CliRunner().invoke(main, words)
     assert found.exit_code == 2 and said in found.stderr and len(found.stderr) < 600
+
+
+COMMANDS_OF = {
+    "serving/": ["serve"], "questions/serve": ["serve"], "api/serve_advice": ["serve"], "api/deployments": ["serve"],
+    "reinforcement/": ["rl"], "api/reinforcement": ["rl"], "questions/rl": ["rl"],
+    "own_machines/": ["local"], "questions/local": ["local"], "api/local": ["local"],
+    "questions/diffusion": ["diffusion"], "questions/train": ["train"], "questions/predict": ["predict"],
+    "distributed/": ["train", "diffusion", "predict"], "api/scaling": ["train", "diffusion"],
+    "profile_analysis/": ["efficiency", "kernels", "compare"], "input_pipeline/": ["feeding"],
+}  # fmt: skip
+"""Commands that print the messages of a module, where it has a few of its own."""
+
+OF_OTHERS = {
+    # of engines, launchers and tools, in the descriptions of what is simulated
+    "--disaggregation-bootstrap-port", "--verbose", "--bufferSize",
+    # Of kernels of engines, which predict shares with servers.
+    "--phase", "--execution",
+}  # fmt: skip
+
+
+def messages_of(path):
+    """Yield the texts of a module, without those that describe what stands above them."""
+    tree = ast.parse(path.read_text())
+    described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
+            yield node.value
+
+
+def test_messages_advise_options_that_their_commands_have():
+    """An option that a command lacks is a dead end; the page on upgrading names those that are gone."""
+    context = click.Context(main)
+    options = {
+        name: {option for parameter in main.get_command(context, name).params for option in parameter.opts}
+        for name in main.list_commands(context)
+    }
+    package = Path(pl.__file__).parent
+    wrong, named = [], 0
+    for path in sorted(package.rglob("*.py")):
+        place = path.relative_to(package).as_posix()
+        commands = next((names for start, names in COMMANDS_OF.items() if place.startswith(start)), list(options))
+        known = {"--help", *OF_OTHERS}.union(*(options[name] for name in commands))
+        if place == "questions/upgrade.py":
+            continue
+        for text in messages_of(path):
+            # Options of another command stand behind its name: `paleo-lite predict --phase decode`.
+            advised = re.findall(r"`(--[a-z][\w-]*)", re.sub(r"`paleo-lite [^`]*`?", "", text))
+            named += len(advised)
+            wrong += [(place, option) for option in advised if option not in known]
+    assert named > 500 and wrong == []
 
 
 def test_refused_questions_keep_nothing():

@@ -154,5 +154,6 @@ def _parse_decode_rate(decode: float | str) -> float:
         rate_per_s = parse_quantity(text, "")
     except BadQuantity:
         rate_per_s = 0.0
-    check_positive("`--decode`", rate_per_s, repr(decode), "a number of samples per second > 0, such as '3,000/s'")
+    expected = "a number of samples per second > 0, such as '3,000/s'"
+    check_positive("`--feed decode`", rate_per_s, repr(decode), expected)
     return rate_per_s

@@ -243,7 +243,7 @@ def rank_by_energy(advice: StrategyAdvice) -> StrategyAdvice:
     """
     fastest = advice.rows[0]
     if any(row.energy_per_sample_j is None for row in advice.rows):
-        raise BadValue("`--by joules` needs devices of a known power: leave it out")
+        raise BadValue("`--advise joules` needs devices of a known power: give `--advise time`")
     rows = sorted(advice.rows, key=lambda row: (not row.fits, row.energy_per_sample_j))
     best = rows[0]
     if best is fastest:

@@ -31,7 +31,7 @@ class ScaledBatch(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.scaling not in SCALINGS:
-            raise BadValue(f"`--scaling` must be weak or strong (got {self.scaling!r})")
+            raise BadValue(f"the scaling must be weak or strong (got {self.scaling!r})")
 
     def of_all(self, workers: int) -> int:
         """Return the samples per step of all workers."""

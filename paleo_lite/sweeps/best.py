@@ -292,14 +292,14 @@ def _split_by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:
     yield BOUND, rows.filter(is_bound)
 
 
-_PRICE_HINT = ": the price of these devices is unknown; sweep with `--price`, such as '0.90 USD/h'"
+_PRICE_HINT = ": the price of these devices is unknown; give `--price`, such as '0.90 USD/h'"
 
 _HINTS = {
     "cost_usd": _PRICE_HINT,
     "usd_per_million_output_tokens": _PRICE_HINT,
     **dict.fromkeys(
         ("power_w", "energy_j", "kwh", *SITE_COLUMNS),
-        ": the power of these devices is unknown; sweep with `--power`, such as '300 W'",
+        ": the power of these devices is unknown; give `--power-limit`, such as '300 W'",
     ),
 }
 """Remedies for absent columns."""

@@ -41,5 +41,5 @@ def test_pageable_copies_of_all_devices_are_serial() -> None:
 
 def test_invalid_decode_rates() -> None:
     for wrong in ("0/s", "-5", "x", "inf", "3 GB/s"):
-        with pytest.raises(BadValue, match="`--decode` must be a number of samples per second > 0"):
+        with pytest.raises(BadValue, match="`--feed decode` must be a number of samples per second > 0"):
             scaling("resnet50", workers=[8], feed=Feed(decode=wrong), **ASKED)
