@@ -16,7 +16,14 @@ from ..machines.device import PeakRate
 from ..profiles.detect import find_files, open_profile, parse_name
 from ..progress import report as report_progress
 from ..result import Result
-from .contradictions import device_warnings, find_contradictions, gather_evidence
+from ..text import format_plural
+from .contradictions import (
+    OriginEvidence,
+    device_warnings,
+    find_contradictions,
+    gather_evidence,
+    recorded_gpu_names,
+)
 from .figures import group_rows, make_row, without_shares_of_peak
 from .notebook import SWAPPED_COLUMNS_NOTE
 from .one_file import FileAnalysis, Method, ReadOptions, analyse_file, failed_analysis
@@ -121,23 +128,26 @@ def measure_efficiency(
                 )
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
     notes = []
-    conflicts: list[str] = []
+    conflicts: dict[Path, list[str]] = {}
     if reading.method == "notebook" and reading.durations is not None:
         notes.append(SWAPPED_COLUMNS_NOTE)
     if not isinstance(device, Device):
         notes.append(device.note)
     elif readable:
-        first = readable[0]
-        evidence = first.evidence or gather_evidence(open_profile(first.path, reading.name_pattern))
-        conflicts = find_contradictions(evidence, device)
-        notes += [f"{first.path.name}: {warning}" for warning in device_warnings(evidence, device)]
-        for name in evidence.gpus:
-            note = describe_ambiguous_name(name, device)
-            if note:
-                notes.append(f"{first.path.name}: {note}")
-    rows = [make_row(analysis, peaks, reading) for analysis in readable]
-    if conflicts:
-        rows = [without_shares_of_peak(row) for row in rows]
+        warned: dict[str, list[str]] = {}  # names of the files by what is said of them
+        for analysis in readable:
+            evidence = _evidence_of(analysis, reading, is_first=analysis is readable[0])
+            conflicts[analysis.path] = find_contradictions(evidence, device)
+            for warning in device_warnings(evidence, device):
+                warned.setdefault(warning, []).append(analysis.path.name)
+            ambiguous = [describe_ambiguous_name(name, device) for name in evidence.gpus]
+            if analysis is readable[0]:
+                notes += [f"{analysis.path.name}: {note}" for note in ambiguous if note]
+        notes += [f"{_name_files(names)}: {warning}" for warning, names in warned.items()]
+    rows = []
+    for analysis in readable:
+        row = make_row(analysis, peaks, reading)
+        rows.append(without_shares_of_peak(row) if conflicts.get(analysis.path) else row)
     ranked = []
     for analysis in readable:
         if analysis.rank is not None and analysis.device_time is not None:
@@ -156,8 +166,23 @@ def measure_efficiency(
         notes=tuple(notes),
         by=reading.by,
         ranks=compare_ranks(ranked) if has_rank_each else None,
-        device_conflict="; ".join(conflicts),
+        device_conflict="; ".join(conflicts.get(readable[0].path, ())) if readable else "",
     )
+
+
+def _name_files(names: Sequence[str]) -> str:
+    """Return the name of the first file, and how many others there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {format_plural(len(names) - 1, 'other profile')}"
+
+
+def _evidence_of(analysis: FileAnalysis, reading: ReadOptions, *, is_first: bool) -> OriginEvidence:
+    """Return the evidence in a file; without kernels in it, of files after the first only the recorded device."""
+    if analysis.evidence is not None:
+        return analysis.evidence
+    profile = open_profile(analysis.path, reading.name_pattern)
+    if is_first:
+        return gather_evidence(profile)
+    return OriginEvidence(recorded_gpu_names(profile), profile.configuration, None, None)
 
 
 def _analyse_files(

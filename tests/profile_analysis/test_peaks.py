@@ -75,6 +75,22 @@ def test_types_and_names_of_a_trace_choose_the_peak(tmp_path, kernel, types, pre
     assert pl.kernels(path, gpu="h100-sxm").peak.peak.precision == precision
 
 
+def test_each_profile_that_names_another_device_says_so(tmp_path) -> None:
+    """Of two traces, the second was taken on another device: it has no share of peak, and a note says why."""
+    files = []
+    for name, gpu in (("a.json", "NVIDIA H100 80GB HBM3"), ("b.json", "NVIDIA A100-SXM4-80GB")):
+        path = trace(tmp_path, "nvjet_tst_128x256_64x6", ["c10::BFloat16"] * 2).rename(tmp_path / name)
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "deviceProperties": [{"id": 0, "name": gpu}]}))
+        files.append(path)
+    found = pl.efficiency(files, gpu="h100-sxm")
+    of_peak = FLOPS / SECONDS / find_device("h100-sxm").find_peak("bf16").per_s
+    assert [row["flops_efficiency"] for row in found.rows] == [pytest.approx(of_peak, rel=1e-3), None]
+    assert not found.device_conflict
+    said = "b.json: it was taken on NVIDIA A100-SXM4-80GB, not on H100 SXM5 80GB: no share of peak is given"
+    assert [note for note in found.notes if "taken on" in note] == [said]
+
+
 def test_a_precision_that_a_device_lacks_leaves_the_peak() -> None:
     device = find_device("k80")
     peaks = Peaks(device, device.find_peak("fp32"))
@@ -96,3 +112,15 @@ def test_kernels_above_the_peak_for_one_reason_share_a_note(tmp_path) -> None:
     path.write_text(path.read_text().replace(",500.0,", ",50.0,"))
     (note,) = [note for note in pl.kernels(path, gpu="ascend-910b").notes if "of peak" in note]
     assert "MatMulV2_3 at " in note and "and 3 other kernels above it" in note
+
+
+def test_profiles_of_one_other_device_share_a_note(tmp_path) -> None:
+    path = trace(tmp_path, "nvjet_tst_128x256_64x6", ["c10::BFloat16"] * 2)
+    content = {**json.loads(path.read_text()), "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
+    files = [tmp_path / f"{number}.json" for number in range(3)]
+    for file in files:
+        file.write_text(json.dumps(content))
+    found = pl.efficiency(files, gpu="h100-sxm")
+    (note,) = [note for note in found.notes if "taken on" in note]
+    assert note.startswith("0.json and 2 other profiles: it was taken on NVIDIA A100-SXM4-80GB, not on H100")
+    assert [row["flops_efficiency"] for row in found.rows] == [None] * 3 and found.device_conflict
