@@ -13,7 +13,8 @@ from .configuration import find_gpu
 from .findings import Findings
 from .text import find_lines, to_number
 
-_NETWORK = r"(?: +(?P<network>[^-\s]\S*))?"
+_NETWORK = r"(?:(?: +--?[a-z][\w-]*[ =]+\d\S*)* +(?P<network>[^-\s]\S*))?"
+"""Network behind a command, also where options with numbers stand before it: ``vllm serve -tp 8 NETWORK``."""
 _SERVERS = {
     re.compile(rf"\bvllm serve{_NETWORK}"): "vllm",
     re.compile(r"\bvllm\.entrypoints\.[\w.]+"): "vllm",
@@ -24,8 +25,9 @@ _SERVERS = {
 _CLIENTS = {
     re.compile(r"\bvllm bench (?:serve|throughput|latency)\b"): "vllm",
     re.compile(r"\bsglang\.bench_\w+"): "sglang",
+    re.compile(r"\bbenchmark_serving(?:\.py)?\b"): "",
 }
-"""Commands of the clients that engines bring with them."""
+"""Commands of the clients that engines bring with them; several engines have a copy of one that vLLM had."""
 
 _OPTIONS = {
     "--model": "network", "--model-path": "network", "--tensor-parallel-size": "tensor", "-tp": "tensor",
@@ -45,7 +47,7 @@ _UNKNOWN = re.compile(r"[$`{}<>]|auto$|none$", re.IGNORECASE)
 _HARDWARE = re.compile(r"\W*(?:hardware|gpus?|devices?|accelerators?)\b\W{1,8}(?P<text>\w.{1,200})", re.IGNORECASE)
 _MOST_LINES = 20_000
 """Lines with a marker that are read: commands stand before the requests of a log."""
-_MARKERS = ("vllm", "sglang", "trtllm-serve", " -", "ardware", "GPU", "gpu", "evice", "ccelerator")
+_MARKERS = ("vllm", "sglang", "trtllm-serve", "benchmark_serving", " -", "ardware", "GPU", "gpu", "evice", "ccelerator")
 
 
 def note_description(path: Path, findings: Findings) -> None:
@@ -58,7 +60,8 @@ def note_description(path: Path, findings: Findings) -> None:
             if match := command.search(line):
                 in_command = True
                 is_server_shown = is_server_shown or command in _SERVERS
-                stated["engine"][engine] = None
+                if engine:
+                    stated["engine"][engine] = None
                 network = match.groupdict().get("network")
                 if network and not _UNKNOWN.search(network):
                     stated["network"][network] = None

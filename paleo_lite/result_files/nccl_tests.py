@@ -14,6 +14,7 @@ _STARTING = re.compile(r"# Collective test starting: (\w+)|(?:^|[\s/])(\w+_perf)
 _RANK = re.compile(
     r"#\s+Rank\s+(\d{1,15})\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d{1,15}) \[\S+\]\s*(.*)$"
 )
+_COMMUNICATOR = re.compile(r"NCCL INFO .*\brank \d{1,15} nranks (\d{1,15})\b")
 _HEADING = re.compile(r"#\s+size\s+count\s+type.*\btime\b.*busbw")
 _CELLS = r"((?:\s+(?:[a-z]+|-?\d[\d.e+-]*|N/A)){4,12})"  # operation, root, times, bandwidths
 _ROW = re.compile(rf"^\s*(?:\[[\d,]+\]<std\w+>:|[\w.-]+: )?\s*(\d{{1,15}})\s+(\d{{1,15}})\s+([a-z]\w*){_CELLS}\s*$")
@@ -41,6 +42,7 @@ class _Table(NamedTuple):
 def read_log(path: Path, findings: Findings) -> None:
     """Read the rows of each collective, out of place; the mean over sizes is not a bandwidth."""
     operation, hosts, ranks = "", dict[str, int](), 0
+    communicator_ranks = 0  # as NCCL_DEBUG=INFO logs them, where the list of ranks is cut off
     numbers: dict[str, int] = {}
     names: set[str] = set()
     before: int | None = None  # columns between the type and the first time: operation, root, both or none
@@ -50,7 +52,7 @@ def read_log(path: Path, findings: Findings) -> None:
     for line in all_lines(path):
         if row := _ROW.match(line):
             # Where hosts have one name (in containers), the number of a device comes once for each node.
-            table = table or _Table(operation, ranks, max(len(hosts), *numbers.values(), 1))
+            table = table or _Table(operation, ranks or communicator_ranks, max(len(hosts), *numbers.values(), 1))
             if before is not None:
                 wrong += _add_row(row, table, before, best, findings)
         elif match := _RANK.search(line):
@@ -69,13 +71,15 @@ def read_log(path: Path, findings: Findings) -> None:
         elif match := _AVERAGE.search(line):
             _note_average(float(match[1]), best, findings)
             best, table = {}, None
+        elif match := _COMMUNICATOR.search(line):
+            communicator_ranks = int(match[1])
         elif match := _VERSION.search(line):
             findings.version = match[1] or match[2]
         if match := _LIBRARY.search(line):
             findings.record(library=match[1] or match[2] or match[3])
     if len(names) == 1:
         findings.record(gpu=names.pop())
-    findings.record(devices=ranks or None)
+    findings.record(devices=ranks or communicator_ranks or None)
     nodes = max(len(hosts), *numbers.values(), 1)
     findings.record(nodes=nodes if nodes > 1 else None)
     if wrong:

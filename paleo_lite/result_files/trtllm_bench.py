@@ -9,7 +9,7 @@ from typing import Any
 from .findings import Findings, ResultFormat
 from .json_text import dig, read_documents
 from .serving_rows import add_server
-from .text import find_lines, scaled, to_number
+from .text import find_lines, ratio, scaled, to_number
 
 _MS = 1e-3
 _ALL_AT_ONCE = 1e6  # requests per second; the issue rate of a run without one is 1e13
@@ -61,6 +61,7 @@ def read_json(path: Path, findings: Findings) -> None:
         )
 
 
+_NEARLY = 1e-3  # share by which rounded rates may differ
 _ISSUE_RATE = "Issue Rate (req/sec)"
 _FACTS = {
     "Model": "network", "TensorRT-LLM Version": "engine_version", "TensorRT LLM Version": "engine_version",
@@ -130,8 +131,17 @@ def read_text(path: Path, findings: Findings) -> None:
     tensor, pipeline = (to_number(findings.configuration.get(name)) for name in ("tensor", "pipeline"))
     if tensor and pipeline:
         findings.record(devices=tensor * pipeline)
+    shares = {_devices_of(run) for run in runs}
+    if len(shares) == 1:
+        findings.guess("the rates of all GPUs and of one", devices=shares.pop())
     for run in runs:
         add_server(findings, at_once=at_once, **run)
+
+
+def _devices_of(run: dict[str, Any]) -> int | None:
+    """Return by how many the tokens per second of all GPUs are above those of one; None if it is not a whole number."""
+    devices = ratio(run.get("output_tokens_per_s"), run.get("tokens_per_s_per_device"))
+    return round(devices) if devices and abs(devices - round(devices)) < _NEARLY * devices else None
 
 
 FORMATS = (

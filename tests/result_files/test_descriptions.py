@@ -45,6 +45,14 @@ def findings_of(text: str, folder: Path) -> Findings:
             {"engine": "vllm", "network": "nvidia/Nemotron-3-30B-BF16", "gpu": "NVIDIA GB10", "precision": "bf16"},
         ),
         (
+            "vllm serve -tp 8 meta-llama/Llama-3.1-70B-Instruct --max-num-seqs 2048\n",
+            {"engine": "vllm", "network": "meta-llama/Llama-3.1-70B-Instruct", "tensor": 8, "max_num_seqs": 2048},
+        ),
+        (
+            "python benchmark_serving.py --backend openai-chat --model meta-llama/Llama-3.1-70B-Instruct --port 8000\n",
+            {"network": "meta-llama/Llama-3.1-70B-Instruct"},
+        ),
+        (
             "- GPUs: 8xH200\npython3 -m sglang.launch_server --model-path 'deepseek-ai/DeepSeek-R1' --tp 8 --dp=8\n",
             {
                 "engine": "sglang", "network": "deepseek-ai/DeepSeek-R1", "tensor": 8, "data": 8, "gpu": "H200",
@@ -53,7 +61,7 @@ def findings_of(text: str, folder: Path) -> Findings:
         ),
         ("trtllm-serve serve openai/gpt-oss-20b --tp_size 2\n", {"engine": "tensorrt-llm", "tensor": 2}),
     ],
-    ids=["vllm", "spark", "sglang", "trtllm"],
+    ids=["vllm", "spark", "behind options", "client alone", "sglang", "trtllm"],
 )  # fmt: skip
 def test_commands_and_hardware_are_guessed(text: str, facts: dict[str, Any], tmp_path: Path) -> None:
     findings = findings_of(text + REPORT, tmp_path)

@@ -531,3 +531,41 @@ def test_rows_of_nccl_tests_in_a_page_have_labels_of_srun(tmp_path: Path) -> Non
     )
     (row,) = read_result(path).readings
     assert (row.values["bytes"], row.values["bus_bytes_per_s"]) == (2147483648, 186.03e9)
+
+
+OVERVIEW = """\
+= PERFORMANCE OVERVIEW
+===========================================================
+Request Throughput (req/sec):                 \t  0.2678
+Total Output Throughput (tokens/sec):         \t  274.1786
+Total Token Throughput (tokens/sec):          \t  2467.6070
+Per GPU Output Throughput (tps/gpu):          \t  68.5446
+Average request latency (ms):                 \t  3734.7334
+Average time-to-first-token [TTFT] (ms):      \t  425.9885
+Average time-per-output-token [TPOT] (ms):    \t  3.2344
+"""
+"""Of TensorRT-LLM's guide to DeepSeek-V3.2 on four GPUs (`--tp 4`)."""
+
+
+def test_an_overview_alone_says_how_many_devices_there_were(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(OVERVIEW)
+    findings = read_result(path)
+    assert findings.configuration["devices"] == 4
+    assert findings.guessed["devices"] == "the rates of all GPUs and of one"
+    assert findings.readings[0].values["ttft_s"] == pytest.approx(0.4259885)
+    path.write_text(OVERVIEW.replace("68.5446", "68.9"))
+    assert "devices" not in read_result(path).configuration
+
+
+def test_ranks_of_a_communicator_are_the_devices_of_nccl_tests(tmp_path: Path) -> None:
+    """In logs of pods the list of ranks is often missing, and NCCL's own lines have their number."""
+    path = tmp_path / "pod.log"
+    path.write_text(
+        "pod-vf01:15718:15718 [0] NCCL INFO ncclCommInitRank comm 0x576e rank 1 nranks 2 cudaDev 0 busId 2000\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        "  1073741824     268435456     float     sum      -1   379615    2.83    2.83      0\n"
+    )
+    findings = read_result(path)
+    assert findings.configuration["devices"] == 2
+    assert findings.readings[0].values["devices"] == 2
