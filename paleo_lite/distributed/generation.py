@@ -21,7 +21,7 @@ from ..errors import BadValue
 from ..serving.engine_model import EngineModel
 from ..serving.iteration import Iteration, iteration_of
 from ..timing import Prediction, Workload, predict
-from ..timing.intervals import interval_of
+from ..timing.intervals import interval_of, not_below
 from ..timing.memory import peak_memory
 from ..timing.workload import UnderEngine
 from .collectives import subgroup_topology, topology_all_reduce_s
@@ -146,6 +146,7 @@ def _predict_layers(job: Job, group: Topology, samples: int, settings: Settings)
     interval = None
     if cost.deviation is not None:
         low_s, high_s = interval_of(compute_s, cost.deviation)
+        low_s = float(not_below(low_s, cost.traffic_s, compute_s))
         interval = (low_s + communication_s, high_s + communication_s)
     return Step(
         compute_s=compute_s,
@@ -166,6 +167,7 @@ class _GenerationCost(NamedTuple):
     """Cost of a pass of prefill or decode on one tensor-parallel device."""
 
     time_s: float  # computation time
+    traffic_s: float  # of the bytes that must move, below which no interval extends
     deviation: float | None  # standard deviation of its logarithm; None if the time model gives none
     memory_bytes: float  # peak memory
     messages: dict[float, float]  # shares of an all-reduce by message size in bytes
@@ -190,6 +192,7 @@ def _generation_cost(job: Job, tensor: int, samples: int) -> _GenerationCost:
         return first + steps * (second - first) + steps * (steps - 1) / 2 * (third - 2 * second + first)
 
     time_s = extrapolate([prediction.time_s for prediction in predictions])
+    traffic_s = extrapolate([prediction.traffic_s for prediction in predictions])
     deviation = None
     if predictions[0].terms.deviation is not None:
         variances = [(prediction.time_s * float(prediction.terms.deviation or 0.0)) ** 2 for prediction in predictions]
@@ -201,7 +204,7 @@ def _generation_cost(job: Job, tensor: int, samples: int) -> _GenerationCost:
     # The memory peak of a single block may be at another layer than that of several: extrapolate from the last two.
     peak_bytes = [float(peak_memory(prediction.workload).total_bytes) for prediction in predictions[-2:]]
     memory_bytes = peak_bytes[-1] + (blocks - block_counts[-1]) * (peak_bytes[-1] - peak_bytes[0])
-    return _GenerationCost(time_s, deviation, memory_bytes, messages)
+    return _GenerationCost(time_s, traffic_s, deviation, memory_bytes, messages)
 
 
 def _predict_few_blocks(job: Job, tensor: int, samples: int, blocks: int) -> Prediction:
