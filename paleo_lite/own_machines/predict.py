@@ -46,7 +46,8 @@ CONTEXT_STEP = 256
 """Step of the largest context."""
 
 RESERVED_BYTES = 0.5e9
-"""Memory that a driver and llama.cpp's context take on a device."""
+"""Memory that llama.cpp's context takes of what the driver reports. Where nothing else runs, llama.cpp prints 23,633 to
+23,982 MiB free on an RTX 3090 or 4090, and 31,518 to 31,600 on an RTX 5090."""
 
 UNIFIED_SHARES = {"Apple": 0.75}
 """Share of a memory that CPU and GPU share which the GPU may use: Metal's recommended working set of 48 GB and more
@@ -156,13 +157,14 @@ class LocalPrediction(Answer, msgspec.Struct, frozen=True):
 def usable_bytes(device: Device, memory_bytes: float | None = None) -> float:
     """Return the memory of a device that weights, cache and buffers may take.
 
-    `memory_bytes` is that of this specimen, if it is not the memory on record. What data sheets call a gigabyte is a
-    gibibyte; Metal recommends two thirds of a memory up to 36 GB, and three quarters of a larger one.
+    `memory_bytes` is that of this specimen, if it is not the memory on record. Metal recommends two thirds of a memory
+    up to 36 GB (gibibytes, as data sheets have them), and three quarters of a larger one.
     """
-    stated = (memory_bytes or device.memory_bytes) / 1e9 * 2**30
+    stated = memory_bytes or device.memory_bytes
     if device.vendor in UNIFIED_SHARES:
-        return stated * (UNIFIED_SHARES[device.vendor] if stated > 36 * 2**30 else 2 / 3)
-    return stated - RESERVED_BYTES
+        binary = stated / 1e9 * 2**30
+        return binary * (UNIFIED_SHARES[device.vendor] if binary > 36 * 2**30 else 2 / 3)
+    return device.reported_memory_bytes * stated / device.memory_bytes - RESERVED_BYTES
 
 
 def shares_memory(device: Device) -> bool:

@@ -236,3 +236,20 @@ def test_an_uneven_split_holds_less_and_overlaps_less() -> None:
 def test_a_split_that_is_not_possible(asked: dict[str, object], said: str) -> None:
     with pytest.raises(BadValue, match=rf"^`--tensor-split` {said}"):
         LocalQuestion(**asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "low_mib", "high_mib"),
+    [("rtx4090", 23_633, 23_818), ("rtx3090", 23_641, 23_982), ("rtx5090", 31_518, 31_600)],
+)
+def test_memory_is_what_llama_cpp_prints_as_free(device: str, low_mib: float, high_mib: float) -> None:
+    """``using device CUDA0 (NVIDIA GeForce RTX 3090) - 23982 MiB free`` and others, where nothing else ran."""
+    free_mib = usable_bytes(find_device(device)) / 2**20
+    assert 0.99 * low_mib < free_mib < 1.01 * high_mib
+
+
+def test_error_correction_takes_memory_of_ones_own_card() -> None:
+    """An L40S of 48 GB reports 46,068 MiB (nvidia-smi); its specimen of half the memory has half."""
+    card = find_device("l40s")
+    assert usable_bytes(card) < 46_068 * 2**20
+    assert usable_bytes(card, card.memory_bytes / 2) == pytest.approx(card.reported_memory_bytes / 2 - 0.5e9)
