@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from ..counting import CONSTANT, Layer, Shape
-from ..counting.layer import NOWHERE, Matrix, Place, Role
+from ..counting.layer import NOWHERE, WIDE, Matrix, Place, Role
 from .builder import Blob, Builder
 from .network import SequenceLengths, SequenceOptions
 
@@ -240,9 +240,10 @@ class Tape(Builder):
         attributes: dict[str, Any] = {} if probability else {"p": 0}
         return self.op(name, "dropout", blob, origin=origin, **attributes)
 
-    def softmax(self, name: str, scores: Blob) -> Blob:
-        """Add ``torch.nn.functional.softmax``."""
-        return self.op(f"{name}.softmax", "softmax", scores, origin="function")
+    def softmax(self, name: str, scores: Blob, *, is_wide: bool = False) -> Blob:
+        """Add ``torch.nn.functional.softmax``; a wide one is computed in fp32, and its result converted back."""
+        attributes: dict[str, Any] = {WIDE: True} if is_wide else {}
+        return self.op(f"{name}.softmax", "softmax", scores, origin="function", **attributes)
 
     def activation(self, name: str, blob: Blob, function: str) -> Blob:
         """Add an activation function of `ACTIVATIONS`."""
@@ -428,6 +429,8 @@ class Tape(Builder):
         writes_cache: bool = True,  # whether keys and values are written to the KV cache, in the phases that have one
         # Whether a scaled hyperbolic tangent limits the scores; a fused kernel applies it on chip.
         has_softcap: bool = False,
+        # Whether the softmax is computed in fp32 and its result converted back where attention is not fused.
+        has_wide_softmax: bool = True,
         # Whether every head has one learned score in addition to those of the keys (attention sink).
         has_sinks: bool = False,
         fused: bool | None = None,  # whether attention is one kernel; as the whole network by default
@@ -459,7 +462,10 @@ class Tape(Builder):
             )
             result = self.view(name, result, out, "reshape")
         else:
-            result = self._unfused_attention(name, query, key, value, mask, dropout, has_softcap, sinks)
+            is_wide = has_wide_softmax and not has_sinks  # with sinks in the numbers of the scores
+            result = self._unfused_attention(
+                name, query, key, value, mask, dropout, sinks, has_softcap=has_softcap, has_wide_softmax=is_wide
+            )
         result = self.view(name, result, (1, tokens, heads, size), "transpose")
         if fused or merge_heads_with == "contiguous":
             result = self.view(name, result, result.shape, "contiguous", "copy")
@@ -474,8 +480,10 @@ class Tape(Builder):
         value: Blob,
         mask: Blob | None,
         dropout: float,
-        has_softcap: bool,
         sinks: tuple[Shape, ...],
+        *,
+        has_softcap: bool,
+        has_wide_softmax: bool,
     ) -> Blob:
         """Add attention as separate kernels: a product, scale, mask, softmax, dropout and a product."""
         *batch, keys, size = key.shape
@@ -494,7 +502,7 @@ class Tape(Builder):
             scores = self.op(f"{name}.sinks", "concat", scores, out=with_sinks, weights=sinks, origin="function")
             largest = self.op(f"{name}.max", "reduce", scores, out=(*scores.shape[:-1], 1), function="max")
             scores = self.op(f"{name}.sub", "sub", scores, largest)
-        weights = self.softmax(name, scores)
+        weights = self.softmax(name, scores, is_wide=has_wide_softmax)
         if sinks:
             weights = self.view(name, weights, scores_shape, "getitem", "slice")
         weights = self.dropout(f"{name}.dropout", weights, dropout, "function")

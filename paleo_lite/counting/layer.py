@@ -318,6 +318,9 @@ class Saved(NamedTuple):
     scales: bool = True  # whether `numbers`, `statistics` and `bytes` grow with the batch
 
 
+WIDE = "wide"
+"""Attribute of a layer that computes in fp32 and converts its result back, whatever the network's precision."""
+
 SAVES_NOTHING = Saved()
 SAVES_FIRST_INPUT = Saved(inputs=(0,))
 SAVES_OUTPUT = Saved(output=True)

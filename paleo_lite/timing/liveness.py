@@ -15,7 +15,7 @@ import numpy as np
 
 from ..counting import INPUT, Layer, Shape
 from ..counting.kinds import ELEMENTWISE, KINDS, copies_attention_output, is_alias, is_cache, saved_tensors
-from ..counting.layer import SAVES_NOTHING, Saved, trace_flow
+from ..counting.layer import SAVES_NOTHING, WIDE, Saved, trace_flow
 from ..counting.work import FP32_BYTES
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ class MemoryPlan(NamedTuple):
 def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = True) -> MemoryPlan:
     """Determine sizes, last uses and saved tensors of all buffers.
 
-    An in-place operation copies its input first if its gradient needs it. Gathered tensors are not saved, but gathered
+    A wide softmax saves its result in fp32, beside the converted one that other layers read. An in-place operation
+    copies its input first if its gradient needs it. Gathered tensors are not saved, but gathered
     again. ``torch.matmul`` copies operands with more than three dimensions whose memory order it cannot use. The layers
     are in the order of execution; `number_bytes` are those of an activation element. Without a backward pass layers
     save no tensors.
@@ -168,11 +169,14 @@ def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = 
         trainable = bool(layer.weights) and not layer.is_frozen
         # Nothing is known about kinds without a record; the prediction has a note.
         needs = (saved_tensors(layer, wants_gradient[-1], trainable) if is_reached else None) or SAVES_NOTHING
+        wide_bytes = 0
+        if needs.output and layer.attributes.get(WIDE) and number_bytes < FP32_BYTES:
+            wide_bytes, needs = FP32_BYTES * prod(layer.outputs[0]), needs._replace(output=False)
         buffers, copied_elements = _saved_buffers(layers, graph, index, needs)
         saved.append(frozenset(buffer for buffer in buffers if graph.buffers[buffer].activation))
         elements_bytes = (needs.numbers + copied_elements) * number_bytes
-        statistics_bytes = needs.statistics * max(number_bytes, 4)
-        private[index] = _affine_bytes(elements_bytes + statistics_bytes + needs.bytes, needs.scales)
+        statistics_bytes = needs.statistics * max(number_bytes, FP32_BYTES)
+        private[index] = _affine_bytes(elements_bytes + statistics_bytes + wide_bytes + needs.bytes, needs.scales)
     kinds = [layer.kind for layer in layers]
     return MemoryPlan(graph, kinds, sizes, last_use, first_write, saved, private, wants_gradient)
 

@@ -9,6 +9,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.timing.liveness import make_plan, peak_backward, peak_forward, saved_bytes
 
@@ -218,3 +219,43 @@ def test_saved_tensors_are_freed_once_their_gradients_are_computed() -> None:
     assert peak_backward(plan, 1, 2, frozenset())[0] == 4 * (1000 + 3000 + 1000)
     assert peak_backward(plan, 2, 3, frozenset())[0] == 4 * (3000 + 10 + 3000)
     assert peak_forward(plan, 1, 3)[0] == 4 * (3000 + 10)
+
+
+def eager_attention(query, key, value, mask):
+    """`eager_attention_forward` of transformers 5, models/llama/modeling_llama.py, without dropout."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * query.shape[-1] ** -0.5 + mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    return torch.matmul(weights, value)
+
+
+@pytest.mark.parametrize(("number", "number_bytes"), [("bfloat16", 2), ("float32", 4)])
+def test_eager_attention_saves_its_softmax_in_fp32(number: str, number_bytes: int) -> None:
+    """In 16 bits beside the weights that the product with the values reads, in fp32 in their place."""
+    tokens, heads = 64, 16
+    states = [torch.randn(1, heads, tokens, 128, dtype=getattr(torch, number), requires_grad=True) for _ in range(3)]
+    mask = torch.zeros(1, 1, tokens, tokens, dtype=getattr(torch, number))
+    storages = {}
+
+    def pack(tensor):
+        if tensor.shape[-2:] == (tokens, tokens):
+            storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        eager_attention(*states, mask)
+    layers = find_network("qwen3-0.6b").rebuild(SequenceOptions(tokens, fused_attention=False)).layers
+    plan = make_plan(layers, number_bytes)
+    softmax = next(index for index, layer in enumerate(layers) if layer.kind == "softmax")
+    product = next(index for index in range(softmax, len(layers)) if layers[index].kind == "matmul")
+    scores_bytes = heads * tokens**2 * number_bytes
+    buffers = {buffer for index in (softmax, product) for buffer in plan.saved[index]}
+    kept_bytes = sum(plan.sizes[buffer][0] for buffer in buffers if plan.sizes[buffer][0] == scores_bytes)
+    assert plan.private[softmax][0] + kept_bytes == sum(storage.nbytes() for storage in storages.values())
+
+
+@pytest.mark.parametrize(("network", "is_wide"), [("gpt2", False), ("llama-3.2-1b", True), ("gpt-oss-20b", False)])
+def test_families_whose_softmax_has_the_numbers_of_the_scores(network: str, is_wide: bool) -> None:
+    """modeling_gpt2.py gives its softmax no dtype, modeling_gpt_oss.py that of the scores with sinks."""
+    layers = find_network(network).rebuild(SequenceOptions(64, fused_attention=False, blocks=1)).layers
+    scores = [layer for layer in layers if layer.kind == "softmax" and len(layer.outputs[0]) == 4]
+    assert scores and all(bool(layer.attributes.get("wide")) == is_wide for layer in scores)

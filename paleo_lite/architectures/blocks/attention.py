@@ -120,6 +120,7 @@ def _add_kernels(
         window=reach,
         dropout=attention.dropout,
         has_softcap=attention.has_softcap,
+        has_wide_softmax=attention.has_wide_softmax,
         has_sinks=attention.has_sinks,
         fused=False if attention.is_always_unfused and not tape.lengths.uses_cache else None,
         merge_heads_with="reshape" if attention.transposed_weights else "contiguous",
@@ -204,7 +205,15 @@ def add_cross_attention(
             positions.biases["memory"] = add_zero_bias(tape, name, shape)
         bias = positions.biases["memory"]
     output = tape.attention(
-        name, query, key, value, mask=bias, causal=False, dropout=attention.dropout, writes_cache=False
+        name,
+        query,
+        key,
+        value,
+        mask=bias,
+        causal=False,
+        dropout=attention.dropout,
+        has_wide_softmax=attention.has_wide_softmax,
+        writes_cache=False,
     )
     return _add_output(tape, name, attention, output, x.shape[-1])
 

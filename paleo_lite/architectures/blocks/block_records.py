@@ -114,6 +114,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     # Whether ``transformers`` computes scores, softmax and their product with the values in separate kernels
     # whatever implementation of attention is chosen. Inference engines fuse them all the same
     is_always_unfused: bool = False
+    # Whether separate kernels compute the softmax in fp32, and convert its result back, as most decoders do in
+    # ``transformers``: ``softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)``
+    has_wide_softmax: bool = True
     has_output_gate: bool = False  # whether the query projection also makes a gate of the output (Qwen3-Next)
     gate_projection: str = ""  # name of a projection of its own that makes this gate (AFMoE); empty: there is none
     gate_is_per_head: bool = False  # whether that gate is one number for each head (Step 3.5)
