@@ -250,8 +250,14 @@ def answer(
     deployment = prepared.deployment
     levels = LEVELS if prepared.tables.relative_low else ("expected",)
     saturated = saturate_levels(prepared.lasting, traffic, levels) if saturation else {}
-    at_levels = {level: _simulate_level(prepared, traffic, level, saturated.get(level), limits_s) for level in levels}
-    expected = at_levels["expected"]
+    expected = _simulate_level(prepared, traffic, "expected", saturated.get("expected"), limits_s)
+    has_steady_part = expected.span != whole_span(expected.simulated.outcomes)
+    at_levels = {
+        level: expected
+        if level == "expected"
+        else _simulate_level(prepared, traffic, level, saturated.get(level), limits_s, has_steady_part=has_steady_part)
+        for level in levels
+    }
     simulated = expected.simulated
     outcomes = {level: at_level.simulated.outcomes for level, at_level in at_levels.items()}
     refused = {level: _refused_classes(traffic, at_level.simulated) for level, at_level in at_levels.items()}
@@ -329,15 +335,16 @@ def _simulate_level(
     level: str,
     saturated: tuple[float, float] | None,  # requests and tokens per second at saturation; None where not computed
     limits_s: Sequence[tuple[str, float]],
+    *,
+    has_steady_part: bool | None = None,  # whether the figures are of a part of the run; None to look for one
 ) -> _AtLevel:
     """Return what requests experience at one level of the iteration times."""
     simulated = prepared.simulate(traffic, level)
     latencies = {name: summarize(values) for name, values in request_latencies(simulated.outcomes).items()}
     refuses = prepared.deployment.admission is not None  # so that no queue grows without end
-    capacity_per_s = None if saturated is None else saturated[0]
     # With refusals answers end in rounds: a part of the run may hold more of them than the rest.
-    rate_per_s = None if refuses else traffic.rate_per_s
-    span = steady_span(simulated.outcomes, rate_per_s, capacity_per_s)
+    rate_per_s = None if refuses or has_steady_part is False else traffic.rate_per_s
+    span = steady_span(simulated.outcomes, rate_per_s, saturated, needs_answers=not has_steady_part)
     figures = measure_figures(simulated, prepared.deployment, int(traffic.input_tokens.sum()), span)
     if refuses and limits_s:
         figures["goodput_requests_per_s"] = span.requests_per_s * share_within(simulated.outcomes, limits_s)

@@ -134,7 +134,7 @@ def measure_figures(
     drawn = draw_power_of_all(outcomes, deployment, input_tokens, span, simulated.prefill, replicas)
     return {
         "output_tokens_per_s": tokens_per_s,
-        "total_tokens_per_s": span.requests_per_s * (mean_output + input_tokens / requests),
+        "total_tokens_per_s": tokens_per_s + span.requests_per_s * input_tokens / requests,
         "output_tokens_per_s_per_gpu": tokens_per_s / (deployment.devices * replicas / deployment.replicas),
         "output_tokens_per_s_per_user": 1 / mean_tpot_s if mean_tpot_s else None,
         "requests_per_s": span.requests_per_s,

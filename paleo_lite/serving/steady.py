@@ -51,11 +51,18 @@ def count_answers(outcomes: Sequence[Outcome]) -> float:
     return sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / int(lengths[0])
 
 
-def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_per_s: float | None) -> MeasuredSpan:
+def steady_span(
+    outcomes: Sequence[Outcome],
+    rate_per_s: float | None,
+    capacity: tuple[float, float] | None,  # requests and output tokens per second at saturation; None if unknown
+    *,
+    needs_answers: bool = True,  # whether a run of which no answer ends before the last arrival is measured whole
+) -> MeasuredSpan:
     """Return the span in which requests arrive at a rate and replicas are as full as in the long run.
 
-    Where they do not arrive at a rate, it is the whole span. As many requests are answered as arrive, or as the
-    capacity allows, the rate of saturation. Where that is not known (None), those are counted that end in the span.
+    Where they do not arrive at a rate, or none is answered before the last one arrives, it is the whole span. As many
+    requests are answered as arrive, or as the capacity allows, with answers of the mean length of those of the
+    capacity. Where that is not known, those are counted that end in the span.
     """
     whole_run = whole_span(outcomes)
     if rate_per_s is None:
@@ -65,12 +72,14 @@ def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_
     last_s = float(arrival_s.max())
     filled_s = min(float(np.median(finish_s - arrival_s)), LATEST_START * (last_s - whole_run.start_s))
     start_s = whole_run.start_s + filled_s
-    if capacity_per_s is None:
-        answered = int(((finish_s > start_s) & (finish_s <= last_s)).sum())
-        if not answered:  # answers take longer than requests arrive
-            return whole_run
-        capacity_per_s = answered / (last_s - start_s)
-    return MeasuredSpan(start_s, last_s, min(capacity_per_s, rate_per_s))
+    answered = int(((finish_s > start_s) & (finish_s <= last_s)).sum())
+    if not answered and (needs_answers or capacity is None):
+        return whole_run
+    if capacity is None:
+        return MeasuredSpan(start_s, last_s, min(answered / (last_s - start_s), rate_per_s))
+    if capacity[0] < rate_per_s:
+        return MeasuredSpan(start_s, last_s, *capacity)
+    return MeasuredSpan(start_s, last_s, rate_per_s)
 
 
 def last_of_middle(requests: int, running: int) -> int:

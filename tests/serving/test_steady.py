@@ -65,12 +65,14 @@ def test_one_request_per_second_is_no_plural() -> None:
 
 
 def test_an_overloaded_deployment_answers_what_it_can() -> None:
-    """The rate of saturation, also where most of the simulated answers end after the last arrival."""
-    for rate in (60, 300):
-        result = pl.serve("llama-3.1-8b", rate=rate, num_requests=400, **ALONE)
-        assert result.is_overloaded
-        capacity = result.figures["saturation_requests_per_s"].value
-        assert result.figures["requests_per_s"].value == pytest.approx(capacity)
+    """The rate of saturation; that of the run where all answers end after the last arrival."""
+    long, short = (pl.serve("llama-3.1-8b", rate=rate, num_requests=400, **ALONE) for rate in (30, 300))
+    assert long.is_overloaded and short.is_overloaded
+    capacity = long.figures["saturation_requests_per_s"].value
+    assert long.figures["requests_per_s"].value == pytest.approx(capacity)
+    assert short.figures["saturation_requests_per_s"].value == pytest.approx(capacity)
+    assert short.figures["requests_per_s"].value == pytest.approx(400 / short.duration_s)
+    assert "run_requests_per_s" in long.figures and "run_requests_per_s" not in short.figures
 
 
 def test_pools_are_busier_under_more_load() -> None:
@@ -120,3 +122,24 @@ def test_sessions_have_the_rate_of_all_their_requests() -> None:
     result = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=2, workload="conversation:turns=5", num_requests=100)
     assert result.offered_requests_per_s == pytest.approx(2)
     assert result.figures["requests_per_s"].value == pytest.approx(2)
+
+
+def test_a_run_whose_answers_end_after_the_last_arrival_is_measured_whole() -> None:
+    """Its 20 requests are all in flight, by Little's law, and its tokens are those that it answers."""
+    answer = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=200, num_requests=20)
+    figures = {name: figure.value for name, figure in answer.figures.items()}
+    latency_s = answer.latencies["latency_s"]["mean"].value
+    sequences, requests_per_s = figures["mean_sequences"], figures["requests_per_s"]
+    assert sequences is not None and requests_per_s is not None and latency_s is not None
+    assert "run_requests_per_s" not in figures and answer.is_overloaded
+    assert requests_per_s == pytest.approx(20 / answer.duration_s)
+    assert figures["output_tokens_per_s"] == pytest.approx(20 * 256 / answer.duration_s)
+    assert 0.85 * requests_per_s * latency_s < sequences <= requests_per_s * latency_s
+
+
+def test_an_overloaded_server_answers_what_it_does_at_saturation() -> None:
+    """The answers of the run are longer by chance than those of which the saturation rate is."""
+    answer = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=25, output_tokens="256:128", num_requests=500)
+    figures = {name: figure.value for name, figure in answer.figures.items()}
+    assert figures["requests_per_s"] == figures["saturation_requests_per_s"]
+    assert figures["output_tokens_per_s"] == figures["saturation_tokens_per_s"]
