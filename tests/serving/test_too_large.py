@@ -35,7 +35,7 @@ def test_no_replica_answers_more_than_the_bound(asked: dict[str, Any]) -> None:
     """A simulation, in which requests wait and prompts come as they come, is the reference."""
     pool = estimate_of(**asked)
     for batch_limit in (1, 8, 64):
-        candidate = advise._Trial(pool, batch_limit, None).simulate(DEMAND, (), Criteria())
+        candidate = advise._LimitedPool(pool, batch_limit, None).simulate(DEMAND, (), Criteria())
         share = candidate.requests_per_s / most_requests_per_s(pool, batch_limit, None)
         assert 0.4 < share < MARGIN
 
@@ -45,7 +45,7 @@ def test_random_lengths_have_a_margin_by_their_scatter() -> None:
     pool = estimate_of(demand)
     answers = pool.sample.output_tokens
     for batch_limit in (1, 2, 4):
-        candidate = advise._Trial(pool, batch_limit, None).simulate(demand, (), Criteria())
+        candidate = advise._LimitedPool(pool, batch_limit, None).simulate(demand, (), Criteria())
         share = candidate.requests_per_s / most_requests_per_s(pool, batch_limit, None)
         assert share < MARGIN * (1 + DEVIATIONS * answers.std() / answers.mean() / batch_limit**0.5)
 
