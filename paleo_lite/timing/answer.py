@@ -22,7 +22,9 @@ COMMON_FIELDS = {
     "execution": "how kernels are executed, or the engine",
     "is_forecast": "whether the time is a forecast; otherwise it is a bound",
     "calibration": "source of the parameters of the time model; null for models without",
-    "time_of": "what `time_s` refers to: a `step`, a `batch` of pictures or videos, a `token` of an answer, or a `request`",
+    "time_of": (
+        "what `time_s` refers to: a `step`, a `batch` of pictures or videos, a `token` of an answer, or a `request`"
+    ),
     "time_s": "seconds of what `time_of` names; of requests the median end-to-end latency",
     "interval": "90% interval of the seconds, `[low, high]`; null for models without intervals",
     "bound_s": "lower bound of the seconds by data sheets; null where there is none",
