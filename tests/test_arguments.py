@@ -134,6 +134,8 @@ def test_numbers_of_other_kinds_are_numbers(eight: Any) -> None:
     assert pl.Predict("resnet18", gpu="t4", batch_size=[eight, 8, 16]).batch_size == [8, 16]
     assert pl.Diffusion("flux.1-dev", gpu="h100-sxm", image_size=(eight * 64, 768)).image_size == "512x768"
     assert float(str(pl.Serve("llama-3.2-1b", gpu="h100-sxm", rate=eight).rate)) == 8
+    workers = pl.Rl("qwen3-8b", gpu="h100-sxm", workers=eight).workers
+    assert type(workers) is int and workers == 8  # the default is 8, too
 
 
 @pytest.mark.parametrize("number", [8.5, Decimal("8.5"), Fraction(17, 2), Decimal("NaN"), float("nan"), 8 + 1j])

@@ -177,7 +177,7 @@ class Options:
                 continue
             if value is None:
                 object.__setattr__(self, field.name, field.default)  # not given
-            elif value is not field.default:
+            elif given is not field.default:
                 kind = declared[field.name].type
                 if isinstance(kind, PictureSize):
                     if isinstance(value, list) and not isinstance(given, (list, Iterator)):
