@@ -167,14 +167,14 @@ _LONGEST_PRINTED = 4096  # characters; a longer text is not a list of shapes
 _NUMBER = re.compile(r"\b([A-Za-z]\w*)=(\d{1,9})(?![\d.])")
 _SHAPE = re.compile(r"\(((?:\d{1,9},? ?){1,8})\)")
 _PRINTED_TYPES = (
-    ("fp64", re.compile(r"\b(?:fp64|float64|double)\b", re.IGNORECASE)),
-    ("fp32", re.compile(r"\b(?:fp32|float32|float)\b", re.IGNORECASE)),
-    ("fp16", re.compile(r"\b(?:fp16|float16)\b", re.IGNORECASE)),
+    ("fp64", re.compile(r"\b(?:fp64|float64|double|DT_DOUBLE)\b", re.IGNORECASE)),
+    ("fp32", re.compile(r"\b(?:fp32|float32|float|DT_FLOAT)\b", re.IGNORECASE)),
+    ("fp16", re.compile(r"\b(?:fp16|float16|DT_FLOAT16)\b", re.IGNORECASE)),
     ("bf16", re.compile(r"\b(?:bf16|bfloat16|DT_BF16)\b", re.IGNORECASE)),
     ("fp8", re.compile(r"\b(?:float8\w*|hifloat8)\b", re.IGNORECASE)),
 )
 """Precisions by the types that profilers print: pyprof (fp16, float16), ONNX Runtime (float, float16) and Huawei's
-(FLOAT16, DT_BF16)."""
+(FLOAT16, DT_FLOAT16, DT_BF16)."""
 
 BUILDERS = {
     operation: (builder, kind.name)

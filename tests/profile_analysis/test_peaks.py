@@ -46,7 +46,13 @@ def trace(tmp_path, kernel, types):
 
 @pytest.mark.parametrize(
     ("types", "precision"),
-    [("FLOAT16;FLOAT16", "fp16"), ("DT_BF16;DT_BF16", "bf16"), ("FLOAT;FLOAT", "fp32"), ("N/A", "fp32")],
+    [
+        ("FLOAT16;FLOAT16", "fp16"),
+        ("DT_FLOAT16;DT_FLOAT16", "fp16"),
+        ("DT_BF16;DT_BF16", "bf16"),
+        ("FLOAT;FLOAT", "fp32"),
+        ("N/A", "fp32"),
+    ],
 )
 def test_types_that_msprof_records_choose_the_peak(tmp_path, types, precision) -> None:
     peak = find_device("ascend-910b").find_peak(precision)
