@@ -167,11 +167,6 @@ class EngineModel(msgspec.Struct, frozen=True):
         """Model of the lower bound: the same kernels at the rates of the data sheet."""
         return EngineModel(is_bound=True)
 
-    @property
-    def traffic_model(self) -> None:
-        """None: intervals of iterations do not extend below their traffic."""
-        return None
-
     def peak(self, machine: Machine, precision: str) -> PeakRate:
         """Return the peak rate of matrix products."""
         return machine.peak(precision)

@@ -22,6 +22,7 @@ from ..timing import RooflineModel, Workload, describe_model
 from ..timing.activity import Activity
 from ..timing.broadcast import Case, stack_cases
 from ..timing.intervals import not_below
+from ..timing.models import TrafficModel
 from ..timing.terms import RequestedOutputs, layers_peak_s
 from ..timing.workload import matrix_elements
 from ..units import element_bytes
@@ -216,9 +217,7 @@ def _evaluate(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.in
     assert times.pieces_s is not None
     low = high = None
     if times.low_s is not None and times.high_s is not None:
-        traffic_model = on_device.model.traffic_model
-        assert traffic_model is not None
-        traffic = traffic_model.evaluate_many(batched, on_device.machine, workload.precision, RequestedOutputs())
+        traffic = TrafficModel().evaluate_many(batched, on_device.machine, workload.precision, RequestedOutputs())
         low_s = not_below(times.low_s[0], traffic.time_s[0], times.time_s[0])
         low, high = low_s / times.time_s[0], times.high_s[0] / times.time_s[0]
     stage_count = on_device.pipeline.degree

@@ -66,10 +66,6 @@ class TimeModel(Protocol):
     @property
     def bound_model(self) -> TimeModel: ...  # model of the lower bound of its forecasts, for networks with layers
 
-    @property
-    # Model of the traffic alone, below which no interval extends; None where intervals do not extend below it anyway.
-    def traffic_model(self) -> TimeModel | None: ...
-
     def memory(self, workload: Workload, machine: Machine) -> Memory:
         """Return the peak memory of a workload on a machine."""
         ...
@@ -119,11 +115,6 @@ class LayerModel:
     def bound_model(self) -> TimeModel:
         """Model of the lower bound."""
         return BoundModel()
-
-    @property
-    def traffic_model(self) -> TimeModel | None:
-        """Model of the traffic alone, below which no interval extends."""
-        return TrafficModel()
 
     def memory(self, workload: Workload, machine: Machine) -> Memory:
         """Return the peak memory of the layers."""
@@ -342,7 +333,7 @@ class BoundModel(RooflineModel, frozen=True):
 class TrafficModel(BoundModel, frozen=True):
     """Bytes that must move / bandwidth: what no device was measured to beat, whatever the algorithm of its arithmetic.
 
-    Of 2,953 published steps of networks 66 are below their bound, convolutions all of them, and none is below this.
+    Of 2,953 published steps of networks 66 are below their bound, and none is below this.
     """
 
     name: ClassVar[str] = "traffic"

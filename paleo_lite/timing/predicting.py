@@ -40,9 +40,7 @@ def predict(workload: Workload, machine: Machine, model: TimeModel, stack: Stack
     bound = model.bound_model if workload.has_layers else PeakModel()
     if model.is_forecast:
         bound_terms = _time_workload(workload, machine, bound, stack).terms
-        traffic = model.traffic_model if workload.has_layers else None
-        traffic_s = 0.0 if traffic is None else _time_workload(workload, machine, traffic, stack).time_s
-        prediction = msgspec.structs.replace(prediction, bound_terms=bound_terms, traffic_s=traffic_s)
+        prediction = msgspec.structs.replace(prediction, bound_terms=bound_terms)
         if prediction.time_s < bound_terms.time_s:
             note = faster_than_bound_note(prediction)
             prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, note))

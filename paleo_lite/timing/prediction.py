@@ -54,9 +54,6 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
         Peak memory compared with the device's; None if it was not requested.
     bound_terms : Terms or None
         Terms of the lower bound; None if the model itself is a bound.
-    traffic_s : float
-        Seconds of the bytes that must move at the bandwidth of the data sheet, below which no interval extends; 0 where
-        the intervals of the model do not.
     board_bound_s : float or None
         Bound of all devices of a board, if they shared the work; None for single devices.
     budget : Budget or None
@@ -79,7 +76,6 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     notes: tuple[str, ...] = ()
     memory: MemoryFit | None = None
     bound_terms: Terms | None = None
-    traffic_s: float = 0.0
     board_bound_s: float | None = None
     budget: Budget | None = None
     facility: Facility | None = None
@@ -254,6 +250,16 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     def bound_s(self) -> float:
         """Lower bound of the time in seconds: the roofline, or FLOPs / peak for a FLOP count alone."""
         return (self.bound_terms or self.terms).time_s
+
+    @property
+    def traffic_s(self) -> float:
+        """Seconds of the bytes that must move at the bandwidth of the data sheet, below which no interval extends.
+
+        0 of the kernels of an engine, whose intervals do not extend below theirs, and without a bound.
+        """
+        if self.bound_terms is None or self.launched is not None:
+            return 0.0
+        return float(self.bound_terms.memory_s.sum())
 
     @property
     def throughput_per_s(self) -> float | None:
