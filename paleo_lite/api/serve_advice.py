@@ -16,7 +16,7 @@ from ..formats import FORMATS
 from ..machines import Device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
 from ..serving.answers import Serving, answer
-from ..serving.candidates import RANKINGS, Candidate, Criteria, DeploymentAdvice, prices_of, published_drafts
+from ..serving.candidates import RANKINGS, Candidate, Criteria, DeploymentAdvice, TooLarge, prices_of, published_drafts
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
@@ -201,10 +201,9 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
         notes.append(
             f"drafted tokens are accepted as published for the network, mostly in code: {shown.draft.describe()}"
         )
-    is_forecast = [(candidate.gpu, candidate.is_forecast) for candidate in advice.candidates]
-    is_forecast += [(too_large.gpu, too_large.is_forecast) for too_large in advice.too_large]
-    bounds = dict.fromkeys(gpu for gpu, is_one in is_forecast if not is_one)
-    if bounds and any(is_one for _, is_one in is_forecast):
+    deployments: list[Candidate | TooLarge] = [*advice.candidates, *advice.too_large]
+    bounds = dict.fromkeys(deployment.gpu for deployment in deployments if not deployment.is_forecast)
+    if bounds and any(deployment.is_forecast for deployment in deployments):
         notes.append(f"bounds from the data sheet are ranked after forecasts: {', '.join(bounds)}")
     return notes
 

@@ -8,6 +8,7 @@ from ..gguf_types import DIFFERING_TOKENS
 from ..own_machines.advise import LocalAdvice
 from ..own_machines.energy import LocalEnergy
 from ..own_machines.predict import LocalPrediction
+from ..text import format_plural
 from ..units import format_number, format_si
 from .answers import format_at_90
 from .columns import find_column, select_columns
@@ -30,7 +31,8 @@ def local_page(prediction: LocalPrediction) -> Document:
     facts = [
         (
             "answer",
-            f"{rate:.1f} tokens/s ({1 / high_s:.1f} to {1 / low_s:.1f} at 90%) behind {prediction.context:,} tokens",
+            f"{rate:.1f} tokens/s ({1 / high_s:.1f} to {1 / low_s:.1f} at 90%) behind "
+            f"{format_plural(prediction.context, 'token')}",
         ),
         (
             "prompt",
@@ -118,7 +120,7 @@ def advice_page(advice: LocalAdvice, top: int | None = None) -> Document:
 
 def _headline(advice: LocalAdvice) -> str:
     """Return the title, which answers the question."""
-    best, behind = advice.rows[0], f"behind {advice.context:,} tokens"
+    best, behind = advice.rows[0], f"behind {format_plural(advice.context, 'token')}"
     rate = f"{best.tokens_per_s:.1f} tokens/s"
     if advice.by == "formats":
         question = f"{advice.network} on {devices_of(best)}"

@@ -220,7 +220,7 @@ def within(candidate: Candidate, devices: int | None) -> Candidate:
     return msgspec.structs.replace(
         candidate,
         meets_objectives=False,
-        missed=(*candidate.missed, f"{needed} of {format_plural(devices, 'device')}"),
+        missed=(*candidate.missed, f"{format_plural(needed, 'device')} instead of {devices:,}"),
         objective_ratio=max(candidate.objective_ratio or 0.0, needed / devices),
     )
 

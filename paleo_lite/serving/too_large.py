@@ -1,8 +1,8 @@
-"""Deployments of which a rate needs more devices than there may be: ruled out by a bound instead of a simulation.
+"""Rule out deployments that need more devices for a rate than are allowed, by a bound instead of a simulation.
 
-The bound is of a replica whose places are always taken and that computes as many prompts together as an iteration
-holds: nothing waits, and each prompt takes its least share of an iteration. Of 291 simulations of requests of one
-length (qwen3-235b-a22b on H100 and B200) none exceeds 0.99 of it.
+The bound is the rate of a replica that always decodes as many sequences as its limit, and computes as many prompts
+together as an iteration holds. None of 291 simulations of requests of one length (qwen3-235b-a22b on H100 and B200)
+exceeds 0.99 of it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .splits import PoolEstimate
 from .timed_engine import TimedEngine
 
 MARGIN = 1.1
-"""Requests per second over the bound that a simulation is taken to reach at most, where all lengths are equal."""
+"""Factor on the bound that a simulation is taken not to exceed, where all lengths are equal."""
 
 DEVIATIONS = 2.0
-"""Standard deviations of the mean answer of a batch by which a simulation of random lengths may be faster."""
+"""Standard deviations of the mean answer of a batch by which a simulation of random lengths may exceed it."""
 
 
 def most_requests_per_s(pool: PoolEstimate, batch_limit: int, draft: DraftChoice | None) -> float:
@@ -58,8 +58,8 @@ def find_too_large(
     answers = pool.sample.output_tokens
     scatter = float(answers.std() / answers.mean()) / math.sqrt(batch_limit)
     most_per_s = MARGIN * (1 + DEVIATIONS * scatter) * most_requests_per_s(pool, batch_limit, draft)
-    # Not whole replicas: what is simulated has more requests per second and device then than what is not, which so is
-    # no better in both respects of the Pareto front.
+    # Parts of replicas count, so that whatever is simulated answers more requests per second and device than what is
+    # ruled out, which is on no Pareto front then.
     devices = rate_per_s / (1 - criteria.headroom) / most_per_s * pool.devices
     if devices <= criteria.devices:
         return None

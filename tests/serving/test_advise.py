@@ -177,7 +177,7 @@ def test_workers_limit_the_devices_of_all_replicas(workers: int, is_enough: bool
     if is_enough:
         assert best is not None and 1 < best.replicas * best.tensor <= workers
     else:
-        assert best is None and all(one.missed[-1].endswith(" of 1 device") for one in result.advice.candidates)
+        assert best is None and all(one.missed[-1].endswith(" instead of 1") for one in result.advice.candidates)
         assert result.notes[0].startswith("no deployment fits into `--workers 1`")
         document = result.document()
         assert ("MISSED", f"{result.devices} devices, of which `--workers` allows 1") in document.facts
@@ -191,7 +191,7 @@ def test_a_lower_saturation_rate_may_need_more_devices_than_there_are() -> None:
     advice = choose(DeploymentAdvice([first, second], None, {}, rate_per_s=10.0))
     other, is_kept = with_saturation(advice, 9.0, devices=2)
     assert not is_kept and other.best is not None and other.best.usd_per_h == 2.5
-    assert other.candidates[1].missed == ("3 of 2 devices",) and not other.candidates[1].meets_objectives
+    assert other.candidates[1].missed == ("3 devices instead of 2",) and not other.candidates[1].meets_objectives
 
 
 def test_bounds_are_not_the_cheapest_among_forecasts() -> None:
@@ -304,7 +304,7 @@ def test_table_shows_what_is_missed_and_leaves_out_what_has_too_many_devices() -
     table = next(one for one in serving_page(none).content if isinstance(one, Table) and "Deployments" in one.title)
     missed = next(column for column in table.columns if column.key == "missed")
     assert missed.drop_order == 0  # no width leaves it out
-    assert table.rows and all("of 1 device" in " ".join(row["missed"]) for row in table.rows)
+    assert table.rows and all("instead of 1" in " ".join(row["missed"]) for row in table.rows)
 
 
 def test_published_weights_are_the_widest_that_advice_tries() -> None:
@@ -448,7 +448,7 @@ def test_the_command_of_pools_of_single_devices_has_no_link() -> None:
 
 def test_one_of_anything_is_singular() -> None:
     assert Demand(Lengths(10), Lengths(10), rate_per_s=float("inf")).describe(1) == "1 request at once"
-    assert within(candidate(replicas=3), 1).missed == ("3 of 1 device",)
+    assert within(candidate(replicas=3), 1).missed == ("3 devices instead of 1",)
 
 
 def test_experts_are_divided_over_the_nodes_of_a_rack() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...own_machines.advise import LocalAdvice
 from ...own_machines.predict import LocalPrediction
+from ...text import format_plural
 from ..local import devices_of
 from .marks import NUMBER_FORMAT
 from .render import SERIES, altair, inline_data
@@ -90,8 +91,8 @@ def _subtitle(predictions: tuple[LocalPrediction, ...], drawn: int) -> list[str]
     """Return what all rows have in common, and how many are drawn."""
     first = predictions[0]
     lines = [
-        f"{first.execution}, one request, answers behind {first.context:,} tokens, prompts of {first.prompt_tokens:,}; "
-        "lines: 90% intervals"
+        f"{first.execution}, one request, answers behind {format_plural(first.context, 'token')}, "
+        f"prompts of {first.prompt_tokens:,}; lines: 90% intervals"
     ]
     if drawn < len(predictions):
         lines.append(f"the best {drawn} of {len(predictions)}")
