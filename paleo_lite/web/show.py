@@ -103,10 +103,18 @@ def show_long_table(table: Table) -> None:
 
 
 def download(page: Document, name: str) -> None:
-    """Draw a button that downloads the table of a document as CSV with raw values in SI units."""
-    out = io.StringIO()
-    page.write_csv(out)
-    st.download_button("Download table (CSV)", out.getvalue(), f"{name}.csv", "text/csv", key=f"csv {name}")
+    """Draw a button that downloads the table of a document as CSV with raw values in SI units.
+
+    The file is written when the button is clicked: the browser would look for a file of each answer, which is gone
+    when the next answer is quick.
+    """
+
+    def write() -> str:
+        out = io.StringIO()
+        page.write_csv(out)
+        return out.getvalue()
+
+    st.download_button("Download table (CSV)", write, f"{name}.csv", "text/csv", key=f"csv {name}")
 
 
 def show_chart(make: Callable[[], Any], *, columns: int = 1, omitted_prefix: str = "") -> None:
