@@ -6,6 +6,7 @@ import csv
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import BadProfile
@@ -81,13 +82,17 @@ def _raw_lines(path: Path, most: int | None) -> Iterator[tuple[int, str]]:
         raise BadProfile(f"{path}: gzip that is cut or corrupted after line {number} ({error})") from None
 
 
-def decoded_head(head: bytes) -> list[str]:
-    """Return the lines of the first bytes of a file, for recognition; tables in Markdown or HTML as printed."""
+@lru_cache(2)
+def decoded_head(head: bytes) -> tuple[str, ...]:
+    """Return the lines of the first bytes of a file, for recognition; tables in Markdown or HTML as printed.
+
+    A dozen readers ask for the same head, one after another.
+    """
     lines = _lines_of(head)
     clean = cleaner_of(lines)
     if clean is not None:
         lines = [clean(line) for line in lines]
-    return [line for _, line in as_printed(enumerate(lines, 1))] if is_pasted(lines) else lines
+    return tuple(line for _, line in as_printed(enumerate(lines, 1))) if is_pasted(lines) else tuple(lines)
 
 
 def _lines_of(head: bytes) -> list[str]:

@@ -28,7 +28,7 @@ Row = tuple[int, list[str]]
 
 def is_pasted(lines: Iterable[str]) -> bool:
     """Return whether lines hold a table in Markdown or HTML, or one with lines around its cells."""
-    return any(_SEPARATOR.fullmatch(line) or _begins_html(line) or _is_grid(line) for line in lines)
+    return any(_SEPARATOR.fullmatch(line) or _begins_html(line) or _is_grid(line) for line in lines if line)
 
 
 def as_printed(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:

@@ -224,3 +224,18 @@ def test_a_refusal_names_the_three_nearest_formats_in_one_sentence(tmp_path):
     sentence = str(error.value).removeprefix(str(path))
     assert f"the nearest of {len(READERS)} formats: PyTorch profiler's printed table; " in sentence
     assert sentence.count(";") == 2 and len(sentence) < 320
+
+
+def test_a_dozen_readers_of_text_share_the_lines_of_a_head(tmp_path, monkeypatch):
+    """Each of them looks for its heading in all lines."""
+    cleaned = []
+
+    def clean(lines):
+        cleaned.append(len(lines))
+
+    monkeypatch.setattr("paleo_lite.profiles.lines.cleaner_of", clean)
+    path = tmp_path / "notes.txt"
+    path.write_text("nothing of a profile\n" * 50)
+    with pytest.raises(UnknownFormat):
+        open_profile(path)
+    assert len(cleaned) == 1
