@@ -95,6 +95,7 @@ class Replica:
         self.is_fed, self.limit_s = is_fed, math.inf  # time up to which decode iterations are taken in one step
         self.finished: list[int] = []  # requests that a fleet has not passed on yet
         self.expected: dict[int, int] = {}  # blocks of the prompts for which a fleet keeps places here
+        self.expected_blocks = 0
         # Tokens of computed prompts that are kept until another replica has read them, whether the next prompt waits
         # for their room, and requests that a fleet does not know to be admitted.
         self.unread: dict[int, int] = {}
@@ -213,7 +214,7 @@ class Replica:
         found_tokens = 0 if self.prefixes is None else self.prefixes.count_cached(request)
         self.pending_of[request] = self.inputs[request] - found_tokens
         self.pending_tokens += self.pending_of[request]
-        self.expected.pop(request, None)
+        self.expected_blocks -= self.expected.pop(request, 0)
         heappush(self.arriving, (time_s + self.delay_s[request], request, False))
 
     def has_been_read(self, request: int, time_s: float) -> None:
@@ -231,10 +232,11 @@ class Replica:
         """Keep a place, and room for its prompt, for a request that is to come; return whether there is one."""
         requests = self.running_requests + self.waiting_requests
         blocks = self._blocks(self.inputs[request] + 1)
-        free = self.total_blocks - self.used_blocks - sum(self.expected.values())
+        free = self.total_blocks - self.used_blocks - self.expected_blocks
         if requests >= self.engine.max_sequences or (blocks > free and requests):
             return False
         self.expected[request] = blocks
+        self.expected_blocks += blocks
         return True
 
     @property
