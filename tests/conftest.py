@@ -139,7 +139,9 @@ def group_of(path, root):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """What takes long begins first; tests of a file stay in one process, which makes their fixtures once.
+    """What takes long begins first, and before it what waits for a browser.
+
+    Tests of a file stay in one process, which makes their fixtures once.
 
     Those that read published measurements are skipped where there are none.
     """
@@ -149,7 +151,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=why_absent))
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item.path, item.config.rootpath)))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(key=lambda item: ("browser" not in item.fixturenames, item.get_closest_marker("slow") is None))
 
 
 UNTESTED = "not tested in a browser"

@@ -27,6 +27,7 @@ from paleo_lite.cli import main
 from paleo_lite.files import shipped_folder
 from paleo_lite.reporting.document import format_time_short
 from paleo_lite.web.wanted import WANTED
+from patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +38,6 @@ NETWORK = "?ask=predict&network=resnet50&gpu=v100-sxm2"
 CHART = "[data-testid=stVegaLiteChart] .marks"
 DROPPED = '[data-testid=stMain] input[type="file"]'
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
-PATIENCE_MS = 240_000
-"""How long a state of the page is waited for: a limit for what never comes, on the busiest machine."""
 POLLING_MS = 100
 """How often; without a number the browser would draw for it as often as it can."""
 expect = pytest.importorskip(
@@ -389,7 +388,7 @@ def test_only_its_own_origin_is_let_in(server):
     place = urlsplit(server)
 
     def status(origin):
-        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_MS / 1e3) as connection:
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as connection:
             asked = {
                 "Host": place.netloc, "Upgrade": "websocket", "Connection": "Upgrade", "Origin": origin,
                 "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13",

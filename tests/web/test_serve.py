@@ -17,11 +17,10 @@ import pytest
 pytest.importorskip("streamlit")
 
 from paleo_lite.api.serving import ADDRESS
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 600
-"""How long an answer is waited for: a limit for what never comes, on the busiest machine."""
 STREAM, UPLOAD = "/_stcore/stream", "/_stcore/upload_file/nobody/nothing"
 MASK = bytes(4)
 FORM = b'--b\r\nContent-Disposition: form-data; name="f"; filename="../../x"\r\n\r\n'

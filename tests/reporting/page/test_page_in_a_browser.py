@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from patience import PATIENCE_MS
+
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("altair")
@@ -50,6 +52,7 @@ def view(browser):
 
     def open_(path, viewport=DESKTOP, scheme="light", script=True):
         context = browser.new_context(viewport=viewport, color_scheme=scheme, java_script_enabled=script, offline=True)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: heard.append(message.text))
