@@ -1,7 +1,7 @@
 """Readers of torch calls: functions from a layer kind and the arguments of a call to its operands and attributes.
 
-The parameters of a reader have the names of the call's parameters. The records of layer kinds
-(`paleo_lite.counting.kinds`) list the calls that each reader reads.
+The parameters of a reader, and the fields of the settings that it takes, have the names of the call's parameters. The
+records of layer kinds (`paleo_lite.counting.kinds`) list the calls that each reader reads.
 """
 
 from __future__ import annotations
@@ -55,37 +55,67 @@ def _rank(kind: str) -> int:
     return 2
 
 
-def _convolution_attributes(rank: int, stride: Any, padding: Any, dilation: Any, groups: int) -> dict[str, Any]:
-    attributes: dict[str, Any] = {"stride": _per_dimension(stride, rank)}
+class ConvolutionSettings(NamedTuple):
+    """Arguments of ``conv2d`` after the bias, in their order."""
+
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+
+
+class TransposedSettings(NamedTuple):
+    """Arguments of ``conv_transpose2d`` after the bias, in their order."""
+
+    stride: Any = 1
+    padding: Any = 0
+    output_padding: Any = 0
+    groups: int = 1
+    dilation: Any = 1
+
+
+class AtenSettings(NamedTuple):
+    """Arguments of ``aten.convolution`` after the bias, in their order."""
+
+    stride: Any
+    padding: Any
+    dilation: Any
+    transposed: bool
+    output_padding: Any
+    groups: int
+
+
+def _convolution_attributes(
+    rank: int, settings: ConvolutionSettings | TransposedSettings | AtenSettings
+) -> dict[str, Any]:
+    attributes: dict[str, Any] = {"stride": _per_dimension(settings.stride, rank)}
+    padding = settings.padding
     attributes["padding"] = padding if isinstance(padding, str) else _per_dimension(padding, rank)
-    dilation = _per_dimension(dilation, rank)
+    dilation = _per_dimension(settings.dilation, rank)
     if any(step != 1 for step in dilation):
         attributes["dilation"] = dilation
-    if groups != 1:
-        attributes["groups"] = groups
+    if settings.groups != 1:
+        attributes["groups"] = settings.groups
     return attributes
 
 
-def convolution(kind, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):  # type: ignore[no-untyped-def]
-    attributes = _convolution_attributes(_rank(kind), stride, padding, dilation, groups)
+def convolution(kind, input, weight, bias=None, *settings, **named):  # type: ignore[no-untyped-def]
+    attributes = _convolution_attributes(_rank(kind), ConvolutionSettings(*settings, **named))
     return TorchCall(kind, [input], [weight, bias], attributes, "convolution")
 
 
-def transposed_convolution(  # type: ignore[no-untyped-def]
-    kind, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
-):
-    attributes = _convolution_attributes(_rank(kind), stride, padding, dilation, groups) | {"transposed": True}
+def transposed_convolution(kind, input, weight, bias=None, *settings, **named):  # type: ignore[no-untyped-def]
+    attributes = _convolution_attributes(_rank(kind), TransposedSettings(*settings, **named)) | {"transposed": True}
     return TorchCall(kind, [input], [weight, bias], attributes)
 
 
-def aten_convolution(  # type: ignore[no-untyped-def]
-    _, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-):
+def aten_convolution(_, input, weight, bias, *settings):  # type: ignore[no-untyped-def]
     """Read ``aten.convolution``: one operation for all ranks, transposed or not."""
     rank = len(weight.shape) - 2
-    attributes = _convolution_attributes(rank, stride, padding, dilation, groups)
-    kind = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
-    return TorchCall(kind, [input], [weight, bias], attributes | _set_flags(transposed=transposed))
+    aten = AtenSettings(*settings)
+    attributes = _convolution_attributes(rank, aten) | _set_flags(transposed=aten.transposed)
+    kind = f"conv_transpose{rank}d" if aten.transposed else f"conv{rank}d"
+    return TorchCall(kind, [input], [weight, bias], attributes)
 
 
 def linear(kind, input, weight, bias=None):  # type: ignore[no-untyped-def]
@@ -131,9 +161,7 @@ def grouped_matmul(kind, input, weight, offs=None, *_, **__):  # type: ignore[no
     return TorchCall(kind, [input], [weight], {})
 
 
-def attention(  # type: ignore[no-untyped-def]
-    kind, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, **_
-):
+def attention(kind, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **_):  # type: ignore[no-untyped-def]
     return TorchCall(kind, [query, key, value, attn_mask], [], _set_flags(causal=is_causal), "attention")
 
 
