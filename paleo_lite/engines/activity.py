@@ -55,15 +55,15 @@ def moved_bytes(step: EngineStep, kernel: Kernel, load: Load) -> float:
         tokens = float(load.all_tokens)
         if not tokens:
             return 0.0
-        (products,) = experts_bytes(**step.expert_sizes(kernel, np.array([tokens])))
+        (products,) = experts_bytes(step.expert_sizes(kernel, np.array([tokens])))
         results = RESULT_BYTES * tokens * kernel.active * kernel.hidden_size  # each is written once
         return float(products + results)
     if isinstance(kernel, AttentionKernel):
         sizes = step.attention_sizes(kernel)
         if kernel.rows == "decoding":
-            one_head = decode_attention_bytes(decoded_keys(kernel, load), **sizes)
+            one_head = decode_attention_bytes(decoded_keys(kernel, load), sizes)
             return float(load.sequences * kernel.kv_heads * one_head)
-        return float(prompt_attention_bytes(load.prompts, load.length, **sizes))
+        return float(prompt_attention_bytes(load.prompts, load.length, sizes))
     if isinstance(kernel, Pointwise) and kernel.launches:
         rows = rows_of(kernel, load)
         return float((kernel.row_bytes * rows + kernel.fixed_bytes) * (rows > 0))
@@ -89,7 +89,7 @@ def least_s(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> A
                 read_bytes, _ = product_bytes(**sizes)
             total_s = total_s + counted.count * read_bytes / per_s * (rows_of(kernel, load) > 0)
         elif isinstance(kernel, AttentionKernel) and kernel.rows == "decoding":
-            one_head = decode_attention_bytes(decoded_keys(kernel, load), **step.attention_sizes(kernel))
+            one_head = decode_attention_bytes(decoded_keys(kernel, load), step.attention_sizes(kernel))
             cache_bytes = np.asarray(load.sequences, dtype=np.float64) * kernel.kv_heads * one_head
             total_s = total_s + counted.count * cache_bytes / per_s
         elif isinstance(kernel, Pointwise) and kernel.launches and not load.has_prompts:

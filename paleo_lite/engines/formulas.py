@@ -41,6 +41,30 @@ class KernelRates(NamedTuple):
     clock_hz: Any
 
 
+class ExpertSizes(NamedTuple):
+    """Sizes of a layer of experts on one device."""
+
+    rows: Any  # that the experts of this device compute
+    distinct: Any  # experts of this device that at least one token chooses
+    hidden_size: Any  # of an expert on this device
+    inner_size: Any  # of an expert on this device
+    matrices: Any  # of an expert: 3 with a gate, 2 without
+    weight_bytes: Any  # per number of the weights
+    operand_bytes: Any  # per number of the activations that are multiplied
+
+
+class AttentionSizes(NamedTuple):
+    """Sizes of attention on one device."""
+
+    heads: Any  # of queries
+    kv_heads: Any  # of keys and values
+    key_size: Any  # elements of a key
+    # Elements of a value; in decoding, of those that are read besides the key: 0 if values are a part of the keys
+    # (latent attention).
+    value_size: Any
+    cache_bytes: Any  # per number of the KV cache
+
+
 class KernelClass(msgspec.Struct, frozen=True):
     """A class of kernels: its formula, its constants, and their prior."""
 
@@ -50,6 +74,8 @@ class KernelClass(msgspec.Struct, frozen=True):
     typical: tuple[float, ...]  # typical values of the constants
     # Standard deviations of their logarithms around the typical values, before any measurement.
     deviation: tuple[float, ...]
+    # Record that the formula takes as ``sizes``, besides shapes and rates; None if it takes all of them one by one.
+    sizes: type[ExpertSizes] | type[AttentionSizes] | None = None
 
 
 def combine(compute_s: Any, memory_s: Any, sharpness: Any) -> Any:
@@ -102,14 +128,8 @@ def experts_s(
     rates: KernelRates,
     *,
     tokens: Any,  # that are routed
-    rows: Any,  # that the experts of this device compute
-    distinct: Any,  # experts of this device that at least one token chooses
     active: Any,  # experts per token
-    hidden_size: Any,  # of an expert on this device
-    inner_size: Any,  # of an expert on this device
-    matrices: Any,  # of an expert: 3 with a gate, 2 without
-    weight_bytes: Any,  # per number of the weights
-    operand_bytes: Any,  # per number of the activations that are multiplied
+    sizes: ExpertSizes,
 ) -> Any:
     """Return the time of a layer of experts on one device, without its router: permutation, products, activation, sum.
 
@@ -120,22 +140,21 @@ def experts_s(
     per token relative to one write of every row, and sharpness.
     """
     efficiency, share, floor_cycles, padding, half, traffic, sharpness = np.exp(theta)
-    padded = rows + distinct * padding
-    tile = TILE * np.minimum(inner_size, TILE)
-    flops = 2.0 * matrices * hidden_size * (padded * inner_size + half * rates.multiprocessors * tile)
+    padded = sizes.rows + sizes.distinct * padding
+    tile = TILE * np.minimum(sizes.inner_size, TILE)
+    computed = padded * sizes.inner_size + half * rates.multiprocessors * tile
+    flops = 2.0 * sizes.matrices * sizes.hidden_size * computed
     compute_s = flops / (rates.peak_per_s * efficiency)
-    moved_bytes = experts_bytes(rows, distinct, hidden_size, inner_size, matrices, weight_bytes, operand_bytes)
-    memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
-    tokens_s = traffic * RESULT_BYTES * tokens * active * hidden_size / rates.bandwidth_bytes_per_s
+    memory_s = experts_bytes(sizes) / (rates.bandwidth_bytes_per_s * share)
+    tokens_s = traffic * RESULT_BYTES * tokens * active * sizes.hidden_size / rates.bandwidth_bytes_per_s
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness) + tokens_s
 
 
-def experts_bytes(
-    rows: Any, distinct: Any, hidden_size: Any, inner_size: Any, matrices: Any, weight_bytes: Any, operand_bytes: Any
-) -> Any:
+def experts_bytes(sizes: ExpertSizes) -> Any:
     """Return the bytes that the products of experts move: the matrices of those with a row, and activations."""
-    weights = distinct * matrices * hidden_size * inner_size * weight_bytes
-    return weights + 2.0 * rows * (hidden_size * operand_bytes + inner_size * RESULT_BYTES)
+    weights_bytes = sizes.distinct * sizes.matrices * sizes.hidden_size * sizes.inner_size * sizes.weight_bytes
+    row_bytes = sizes.hidden_size * sizes.operand_bytes + sizes.inner_size * RESULT_BYTES
+    return weights_bytes + 2.0 * sizes.rows * row_bytes
 
 
 TYPICAL_SIZE = 128
@@ -149,11 +168,7 @@ def prompt_attention_s(
     sequences: Any,  # number of prompts
     length: Any,  # new tokens of each prompt
     pairs: Any,  # of a query and a key, per prompt and head
-    heads: Any,  # of queries, on this device
-    kv_heads: Any,  # of keys and values, on this device
-    key_size: Any,  # elements of a key
-    value_size: Any,  # elements of a value
-    cache_bytes: Any,  # per number of the KV cache
+    sizes: AttentionSizes,
 ) -> Any:
     """Return the time of causal attention over prompts.
 
@@ -167,22 +182,21 @@ def prompt_attention_s(
     efficiency, share, floor_cycles, half, tile_keys, sharpness, pair_numbers = np.exp(theta)
     tiles = np.maximum(length / TILE, 1.0)
     computed_pairs = pairs + tiles * TILE * tile_keys
-    heads_computed = sequences * heads + half * rates.multiprocessors / tiles
-    size = (key_size + value_size + pair_numbers) / (2 * TYPICAL_SIZE + pair_numbers) * 2 * TYPICAL_SIZE
+    heads_computed = sequences * sizes.heads + half * rates.multiprocessors / tiles
+    numbers = sizes.key_size + sizes.value_size + pair_numbers
+    size = numbers / (2 * TYPICAL_SIZE + pair_numbers) * 2 * TYPICAL_SIZE
     flops = 2.0 * size * heads_computed * computed_pairs
     compute_s = flops / (rates.peak_per_s * efficiency)
-    moved_bytes = prompt_attention_bytes(sequences, length, heads, kv_heads, key_size, value_size, cache_bytes)
-    memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
+    memory_s = prompt_attention_bytes(sequences, length, sizes) / (rates.bandwidth_bytes_per_s * share)
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
 
 
-def prompt_attention_bytes(
-    sequences: Any, length: Any, heads: Any, kv_heads: Any, key_size: Any, value_size: Any, cache_bytes: Any
-) -> Any:
+def prompt_attention_bytes(sequences: Any, length: Any, sizes: AttentionSizes) -> Any:
     """Return the bytes that attention over prompts moves: queries, keys, values and results, and the cache."""
-    numbers = heads * (key_size + value_size) + kv_heads * (key_size + value_size)
-    cached = kv_heads * (key_size + value_size) * cache_bytes
-    return sequences * length * (RESULT_BYTES * numbers + cached)
+    head_numbers = sizes.key_size + sizes.value_size
+    numbers = sizes.heads * head_numbers + sizes.kv_heads * head_numbers
+    cached_bytes = sizes.kv_heads * head_numbers * sizes.cache_bytes
+    return sequences * length * (RESULT_BYTES * numbers + cached_bytes)
 
 
 KEYS_PER_BLOCK = 256
@@ -195,12 +209,7 @@ def decode_attention_s(
     *,
     sequences: Any,  # number of sequences
     keys: Any,  # that each sequence attends to
-    heads: Any,  # of queries, on this device
-    kv_heads: Any,  # of keys and values, on this device
-    key_size: Any,  # elements of a key
-    # Elements of a value that are read besides the key; 0 if values are a part of the keys (latent attention).
-    value_size: Any,
-    cache_bytes: Any,  # per number of the KV cache
+    sizes: AttentionSizes,
 ) -> Any:
     """Return the time of attention of one new token per sequence against its cache.
 
@@ -208,21 +217,20 @@ def decode_attention_s(
     sequence and head.
     """
     efficiency, share, floor_cycles, half, sharpness, head_cycles = np.exp(theta)
-    sizes = (heads, kv_heads, key_size, value_size, cache_bytes)
-    block_bytes = decode_attention_bytes(np.minimum(keys, KEYS_PER_BLOCK), *sizes)
-    moved_bytes = sequences * kv_heads * decode_attention_bytes(keys, *sizes)
+    kv_heads = sizes.kv_heads
+    block_bytes = decode_attention_bytes(np.minimum(keys, KEYS_PER_BLOCK), sizes)
+    moved_bytes = sequences * kv_heads * decode_attention_bytes(keys, sizes)
     memory_s = (moved_bytes + half * rates.multiprocessors * block_bytes) / (rates.bandwidth_bytes_per_s * share)
-    rows = np.maximum(heads / kv_heads, FEWEST_ROWS) * kv_heads
-    flops = 4.0 * sequences * rows * keys * key_size
+    rows = np.maximum(sizes.heads / kv_heads, FEWEST_ROWS) * kv_heads
+    flops = 4.0 * sequences * rows * keys * sizes.key_size
     compute_s = flops / (rates.peak_per_s * efficiency) + head_cycles * sequences * kv_heads / rates.clock_hz
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
 
 
-def decode_attention_bytes(
-    keys: Any, heads: Any, kv_heads: Any, key_size: Any, value_size: Any, cache_bytes: Any
-) -> Any:
+def decode_attention_bytes(keys: Any, sizes: AttentionSizes) -> Any:
     """Return the bytes that attention of one new token moves by head of keys: keys, values, queries and results."""
-    return keys * ((key_size + value_size) * cache_bytes) + 2 * RESULT_BYTES * heads / kv_heads * key_size
+    key_bytes = (sizes.key_size + sizes.value_size) * sizes.cache_bytes
+    return keys * key_bytes + 2 * RESULT_BYTES * sizes.heads / sizes.kv_heads * sizes.key_size
 
 
 def pointwise_s(theta: Any, rates: KernelRates, *, moved_bytes: Any) -> Any:
@@ -322,6 +330,7 @@ EXPERTS = KernelClass(
     (0.5, 0.8, 4e4, 24.0, 0.3, 1.5, 1.5),
     # Few rows of a table are as short as the shortest time: it is kept near that of all devices.
     (0.5, 0.3, 0.15, 1.6, 1.6, 1.2, 0.8),
+    sizes=ExpertSizes,
 )
 
 PROMPT_ATTENTION = KernelClass(
@@ -338,6 +347,7 @@ PROMPT_ATTENTION = KernelClass(
     },
     (0.6, 0.5, 2e4, 0.5, 32.0, 0.5, 150.0),
     (0.4, 0.6, 1.0, 1.6, 1.6, 0.8, 1.5),
+    sizes=AttentionSizes,
 )
 
 DECODE_ATTENTION = KernelClass(
@@ -353,6 +363,7 @@ DECODE_ATTENTION = KernelClass(
     },
     (0.25, 0.8, 2e4, 0.4, 1.5, 30.0),
     (0.8, 0.25, 1.0, 1.2, 1.0, 1.2),
+    sizes=AttentionSizes,
 )
 
 SINGLE_DECODE_ATTENTION = msgspec.structs.replace(DECODE_ATTENTION, name="single decode attention")

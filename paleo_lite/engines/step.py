@@ -23,6 +23,8 @@ from .causes import CAUSES, LAUNCHES
 from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
 from .formulas import (
     KERNEL_CLASSES,
+    AttentionSizes,
+    ExpertSizes,
     KernelRates,
     all_reduce_s,
     decode_attention_s,
@@ -344,25 +346,26 @@ class EngineStep:
         rates, _, _ = self._rates(form)
         tokens = np.asarray(load.all_tokens, dtype=np.float64)
         flat = np.maximum(tokens.reshape(-1), 1e-9)
-        seconds = experts_s(theta, rates, tokens=flat, active=kernel.active, **self.expert_sizes(kernel, flat))
+        sizes = self.expert_sizes(kernel, flat)
+        seconds = experts_s(theta, rates, tokens=flat, active=kernel.active, sizes=sizes)
         return seconds.reshape(tokens.shape) * (tokens > 0)
 
-    def expert_sizes(self, kernel: ExpertsKernel, tokens: Any) -> dict[str, Any]:
+    def expert_sizes(self, kernel: ExpertsKernel, tokens: Any) -> ExpertSizes:
         """Return the sizes of a layer of experts on the device with the most rows."""
         placement = self.placement
         _, weight_bytes, operand_bytes = self._rates(self.formats.experts)
         loads = expert_load(
             tokens, active=kernel.active, experts=kernel.experts, ranks=placement.experts, alpha=placement.alpha
         )
-        return {
-            "rows": loads.rows + self._empty_rows(kernel),
-            "distinct": loads.distinct,
-            "hidden_size": kernel.hidden_size,
-            "inner_size": np.ceil(kernel.inner_size / placement.experts_tensor),
-            "matrices": kernel.matrices,
-            "weight_bytes": weight_bytes,
-            "operand_bytes": operand_bytes,
-        }
+        return ExpertSizes(
+            rows=loads.rows + self._empty_rows(kernel),
+            distinct=loads.distinct,
+            hidden_size=kernel.hidden_size,
+            inner_size=np.ceil(kernel.inner_size / placement.experts_tensor),
+            matrices=kernel.matrices,
+            weight_bytes=weight_bytes,
+            operand_bytes=operand_bytes,
+        )
 
     def _empty_rows(self, kernel: ExpertsKernel) -> int:
         """Return the rows without a token in the buffers of the experts of a device."""
@@ -378,9 +381,9 @@ class EngineStep:
             return 1.0
         tokens = np.asarray(load.all_tokens, dtype=np.float64)
         sizes = self.expert_sizes(kernel, np.maximum(tokens.reshape(-1), 1e-9))
-        used_share = sizes["distinct"] / self._own_experts(kernel)  # of the experts, those that have a token
+        used_share = sizes.distinct / self._own_experts(kernel)  # of the experts, those that have a token
         saved_rows = self._empty_rows(kernel) * (1 - EMPTY_ROW_POWER * used_share)
-        return (1 - saved_rows / sizes["rows"]).reshape(tokens.shape)
+        return (1 - saved_rows / sizes.rows).reshape(tokens.shape)
 
     def _attention_s(self, kernel: AttentionKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
@@ -390,22 +393,21 @@ class EngineStep:
         if kernel.rows == "decoding":
             sequences = np.asarray(load.sequences, dtype=np.float64)
             busy, keys = np.maximum(sequences, 1e-9), decoded_keys(kernel, load)
-            return decode_attention_s(theta, rates, sequences=busy, keys=keys, **sizes) * (sequences > 0)
+            return decode_attention_s(theta, rates, sequences=busy, keys=keys, sizes=sizes) * (sequences > 0)
         length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
         prompts = np.asarray(load.prompts, dtype=np.float64)
         pairs = causal_pairs(length, cached, kernel.window)
         seconds = prompt_attention_s(
-            theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs, **sizes
+            theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs, sizes=sizes
         ) * (prompts * length > 0)
         if not kernel.has_sinks or self.engine not in KERNELS:
             return seconds
         return seconds * KERNELS[self.engine].sink_factors.get(generation_of(self.device), 1.0)
 
-    def attention_sizes(self, kernel: AttentionKernel) -> dict[str, Any]:
+    def attention_sizes(self, kernel: AttentionKernel) -> AttentionSizes:
         """Return the sizes of attention, with the bytes per number of the cache."""
         cache_bytes = bytes_per_number(self.formats.attention.partition("/")[2])
-        names = ("heads", "kv_heads", "key_size", "value_size")
-        return {**{name: getattr(kernel, name) for name in names}, "cache_bytes": cache_bytes}
+        return AttentionSizes(kernel.heads, kernel.kv_heads, kernel.key_size, kernel.value_size, cache_bytes)
 
     def _pointwise_s(self, kernel: Pointwise, load: Load) -> Any:
         theta, _ = self._constants("pointwise", "bf16")

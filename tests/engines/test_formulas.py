@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from paleo_lite.engines.formulas import (
     KERNEL_CLASSES,
+    AttentionSizes,
+    ExpertSizes,
     KernelRates,
     all_reduce_s,
     combine,
@@ -115,10 +117,8 @@ def test_experts_by_hand() -> None:
     At 0.01 tiles per multiprocessor, the 100 multiprocessors wait for one tile of 128 rows.
     """
     theta = logs(0.5, 0.5, 1000, 1, 0.01, 2, NOTHING)
-    seconds = experts_s(
-        theta, RATES, tokens=3, rows=6, distinct=2, active=2, hidden_size=10, inner_size=20, matrices=3,
-        weight_bytes=1, operand_bytes=1,
-    )  # fmt: skip
+    sizes = ExpertSizes(rows=6, distinct=2, hidden_size=10, inner_size=20, matrices=3, weight_bytes=1, operand_bytes=1)
+    seconds = experts_s(theta, RATES, tokens=3, active=2, sizes=sizes)
     compute_s = 2 * 3 * 10 * 20 * (6 + 2 + 128) / 0.5e15  # a row of padding for each of two experts, and one tile
     weights_bytes = 2 * 3 * 10 * 20
     activations_bytes = 2 * 6 * (10 + 20 * 2)
@@ -129,15 +129,15 @@ def test_experts_by_hand() -> None:
 
 def test_an_expert_without_tokens_is_not_read() -> None:
     theta = logs(1, 1, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
-    shape = {
-        "tokens": 1, "rows": 1, "active": 1, "hidden_size": 4096, "inner_size": 2048, "matrices": 3,
-        "weight_bytes": 1, "operand_bytes": 1,
-    }  # fmt: skip
-    one_s, two_s = (experts_s(theta, RATES, distinct=count, **shape) for count in (1, 2))
+    one = ExpertSizes(
+        rows=1, distinct=1, hidden_size=4096, inner_size=2048, matrices=3, weight_bytes=1, operand_bytes=1
+    )
+    two = one._replace(distinct=2)
+    one_s, two_s = (experts_s(theta, RATES, tokens=1, active=1, sizes=sizes) for sizes in (one, two))
     assert two_s - one_s == pytest.approx(3 * 4096 * 2048 / 1e12, rel=1e-3)
 
 
-PROMPT = {"heads": 32, "kv_heads": 8, "key_size": 128, "value_size": 128, "cache_bytes": 2}
+PROMPT = AttentionSizes(heads=32, kv_heads=8, key_size=128, value_size=128, cache_bytes=2)
 
 
 def test_attention_of_a_long_prompt_takes_its_flops_over_peak() -> None:
@@ -145,7 +145,7 @@ def test_attention_of_a_long_prompt_takes_its_flops_over_peak() -> None:
     length = 1 << 17
     pairs = length * (length + 1) / 2
     theta = logs(1, 1, NOTHING, NOTHING, NOTHING, 50, NOTHING)
-    seconds = prompt_attention_s(theta, RATES, sequences=1, length=length, pairs=pairs, **PROMPT)
+    seconds = prompt_attention_s(theta, RATES, sequences=1, length=length, pairs=pairs, sizes=PROMPT)
     assert seconds == pytest.approx(4 * 128 * 32 * pairs / 1e15, rel=1e-3)
 
 
@@ -154,24 +154,25 @@ def test_a_tile_takes_as_long_as_some_more_keys(length: int, pairs: int) -> None
     """Tiles of 128 queries with 32 more keys each: the half of a tile of keys that the mask leaves on the diagonal."""
     theta = logs(1, 1e9, NOTHING, NOTHING, 32, 50, NOTHING)
     own = length * (length + 1) / 2
-    seconds = prompt_attention_s(theta, RATES, sequences=2, length=length, pairs=own, **PROMPT)
+    seconds = prompt_attention_s(theta, RATES, sequences=2, length=length, pairs=own, sizes=PROMPT)
     assert seconds == pytest.approx(4 * 128 * 2 * 32 * pairs / 1e15, rel=1e-6)
 
 
 def test_one_head_of_a_prompt_waits_for_a_tile() -> None:
     """At 0.02 tiles per multiprocessor, two tiles of one head wait for two more of 100 multiprocessors."""
     theta = logs(1, 1e9, NOTHING, 0.02, NOTHING, 50, NOTHING)
-    one = PROMPT | {"heads": 1, "kv_heads": 1}
-    seconds = prompt_attention_s(theta, RATES, sequences=1, length=256, pairs=32896, **one)
+    one = PROMPT._replace(heads=1, kv_heads=1)
+    seconds = prompt_attention_s(theta, RATES, sequences=1, length=256, pairs=32896, sizes=one)
     assert seconds == pytest.approx(2 * 4 * 128 * 32896 / 1e15, rel=1e-6)
 
 
 def test_the_exponential_of_a_pair_does_not_shrink_with_the_head() -> None:
     """Worth 192 numbers: heads of 32 take (2 x 32 + 192) / (2 x 128 + 192) of those of 128."""
     theta = logs(1, 1e9, NOTHING, NOTHING, NOTHING, 50, 192)
-    sizes = {"sequences": 1, "length": 4096, "pairs": 4096 * 4097 / 2, "heads": 8, "kv_heads": 8, "cache_bytes": 2}
-    large_s = prompt_attention_s(theta, RATES, key_size=128, value_size=128, **sizes)
-    small_s = prompt_attention_s(theta, RATES, key_size=32, value_size=32, **sizes)
+    large = PROMPT._replace(heads=8)
+    small = large._replace(key_size=32, value_size=32)
+    prompt = {"sequences": 1, "length": 4096, "pairs": 4096 * 4097 / 2}
+    large_s, small_s = (prompt_attention_s(theta, RATES, sizes=sizes, **prompt) for sizes in (large, small))
     assert small_s == pytest.approx(256 / 448 * large_s, rel=1e-6)
     assert large_s == pytest.approx(4 * 128 * 8 * 4096 * 4097 / 2 / 1e15, rel=1e-6)
 
@@ -179,7 +180,7 @@ def test_the_exponential_of_a_pair_does_not_shrink_with_the_head() -> None:
 def test_decoding_reads_the_cache() -> None:
     """Llama 3 8B: 16 sequences, 1024 keys of 8 heads: 2 x 128 numbers of 2 bytes each, and queries and results."""
     theta = logs(1, 1, NOTHING, NOTHING, 50, NOTHING)
-    seconds = decode_attention_s(theta, RATES, sequences=16, keys=1024, **PROMPT)
+    seconds = decode_attention_s(theta, RATES, sequences=16, keys=1024, sizes=PROMPT)
     moved_bytes = 16 * (8 * 1024 * 256 * 2 + 2 * 2 * 32 * 128)
     assert seconds == pytest.approx(moved_bytes / 1e12, rel=1e-6)
 
@@ -187,17 +188,16 @@ def test_decoding_reads_the_cache() -> None:
 def test_a_sequence_waits_for_its_blocks_of_keys() -> None:
     """At 0.5 blocks per multiprocessor: 256 keys of one head, and 50 blocks of 256 keys and one query more."""
     theta = logs(1, 1, NOTHING, 0.5, 50, NOTHING)
-    one = {"heads": 1, "kv_heads": 1, "key_size": 128, "value_size": 128, "cache_bytes": 2}
-    seconds = decode_attention_s(theta, RATES, sequences=1, keys=256, **one)
+    one = PROMPT._replace(heads=1, kv_heads=1)
+    seconds = decode_attention_s(theta, RATES, sequences=1, keys=256, sizes=one)
     assert seconds == pytest.approx(51 * (256 * 256 * 2 + 2 * 2 * 128) / 1e12, rel=1e-6)
 
 
 def test_latent_attention_of_decoding_is_arithmetic() -> None:
     """DeepSeek: 128 heads share a vector of 576 numbers: 4 x 128 x 576 FLOPs per key against 1152 bytes."""
     theta = logs(0.01, 1, NOTHING, NOTHING, 50, NOTHING)
-    seconds = decode_attention_s(
-        theta, RATES, sequences=8, keys=4096, heads=128, kv_heads=1, key_size=576, value_size=0, cache_bytes=2
-    )
+    latent = AttentionSizes(heads=128, kv_heads=1, key_size=576, value_size=0, cache_bytes=2)
+    seconds = decode_attention_s(theta, RATES, sequences=8, keys=4096, sizes=latent)
     assert seconds == pytest.approx(4 * 8 * 128 * 576 * 4096 / (0.01 * 1e15), rel=1e-3)
 
 
@@ -285,7 +285,11 @@ def test_a_product_never_takes_less_time_for_being_larger(theta, m, n, k, groups
 def test_experts_never_take_less_time_for_more(
     theta, tokens, rows, distinct, active, hidden_size, inner_size, added, name
 ) -> None:
-    time_s = partial(experts_s, theta, RATES, weight_bytes=1, operand_bytes=1)
+
+    def time_s(tokens: int, active: int, **sizes: int) -> float:
+        of_experts = ExpertSizes(**sizes, weight_bytes=1, operand_bytes=1)
+        return float(experts_s(theta, RATES, tokens=tokens, active=active, sizes=of_experts))
+
     sizes = {
         "tokens": tokens, "rows": rows, "distinct": distinct, "active": active, "hidden_size": hidden_size,
         "inner_size": inner_size, "matrices": 2,
@@ -299,11 +303,14 @@ def test_experts_never_take_less_time_for_more(
     name=st.sampled_from(["sequences", "keys", "heads", "kv_heads", "key_size", "value_size", "cache_bytes"]),
 )  # fmt: skip
 def test_decoding_never_takes_less_time_for_more(theta, sequences, keys, groups, kv_heads, size, added, name) -> None:
+    def time_s(sequences: int, keys: int, **sizes: int) -> float:
+        return float(decode_attention_s(theta, RATES, sequences=sequences, keys=keys, sizes=AttentionSizes(**sizes)))
+
     sizes = {
         "sequences": sequences, "keys": keys, "heads": groups * kv_heads, "kv_heads": kv_heads, "key_size": size,
         "value_size": size, "cache_bytes": 1,
     }  # fmt: skip
-    grows(partial(decode_attention_s, theta, RATES), sizes, name, added)
+    grows(time_s, sizes, name, added)
 
 
 @given(
@@ -313,9 +320,9 @@ def test_decoding_never_takes_less_time_for_more(theta, sequences, keys, groups,
 def test_prompts_never_take_less_time_for_more(theta, sequences, length, window, cached, size, added, name) -> None:
     """With and without a window of keys, and behind tokens that are in the cache already."""
 
-    def time_s(length: int, cached: int, **sizes: int) -> float:
-        pairs = causal_pairs(length, cached, window)
-        return float(prompt_attention_s(theta, RATES, length=length, pairs=pairs, cache_bytes=2, **sizes))
+    def time_s(sequences: int, length: int, cached: int, **sizes: int) -> float:
+        prompt = {"sequences": sequences, "length": length, "pairs": causal_pairs(length, cached, window)}
+        return float(prompt_attention_s(theta, RATES, sizes=AttentionSizes(**sizes, cache_bytes=2), **prompt))
 
     sizes = {
         "sequences": sequences, "length": length, "cached": cached, "heads": 32, "kv_heads": 8, "key_size": size,

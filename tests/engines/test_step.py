@@ -255,8 +255,8 @@ def test_tiles_of_experts_have_the_rows_of_the_largest_possible_buffer(engine, r
     assert placed.kernels is not None
     experts = ExpertsKernel("experts", hidden_size=2048, inner_size=768, experts=128, active=8, matrices=3)
     sizes = placed.kernels.step.expert_sizes(experts, np.array([16.0]))
-    assert sizes["rows"] == pytest.approx(rows)
-    assert sizes["distinct"] < 128  # tiles without a token read no weights
+    assert sizes.rows == pytest.approx(rows)
+    assert sizes.distinct < 128  # tiles without a token read no weights
 
 
 @pytest.mark.parametrize(("gpu", "factor"), [("a100-sxm-80gb", 2.9), ("h100-sxm", 1.0)])

@@ -38,10 +38,13 @@ SMALLEST_VARIANCE = 1e-4
 
 def kernel_times(timed: TimedKernels, theta: Any) -> Any:
     """Return the times of the formula at some constants."""
-    formula = KERNEL_CLASSES[timed.cell.kernels].time_s
+    kernels = KERNEL_CLASSES[timed.cell.kernels]
+    shapes = dict(timed.shapes)
+    if kernels.sizes is not None:
+        shapes["sizes"] = kernels.sizes(**{name: shapes.pop(name) for name in kernels.sizes._fields})
     if timed.rates is None:
-        return formula(theta, **timed.shapes)
-    return formula(theta, timed.rates, **timed.shapes)
+        return kernels.time_s(theta, **shapes)
+    return kernels.time_s(theta, timed.rates, **shapes)
 
 
 def draw_rows(timed: TimedKernels, count: int = MOST_ROWS) -> TimedKernels:

@@ -68,7 +68,7 @@ class TimedKernels(NamedTuple):
     cell : Cell
         Class of kernels, device, engine and format.
     shapes : dict of str to ndarray
-        Arguments of the formula of the class.
+        Arguments of the formula of the class, with those of its record of sizes.
     rates : KernelRates or None
         Rates of the device; None for communication.
     time_s : ndarray
