@@ -17,6 +17,7 @@ from msgspec import structs
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_all_reduce
 from ..engines.placed import NEEDS_KERNELS, check_division
+from ..engines.step import ReplicaDivision
 from ..errors import BadValue
 from ..serving.engine_model import EngineModel
 from ..serving.iteration import Iteration, iteration_of
@@ -103,8 +104,9 @@ def _predict_kernels(
             f"`--communication collective` is not for the kernels of {engine.name}, which has an all-reduce of its "
             "own: leave it out, or give `--execution engine`, with which layers are timed one by one"
         )
-    placed = job.cached(_place, group, config.expert, config.attention_data)
-    iteration = structs.replace(placed, sequences=samples)
+    # What links reach does not change the placement: clusters that differ in it share the times of the kernels.
+    placement = place_replica(group, group.workers, config.expert, config.attention_data, engine.expert_load)
+    iteration = job.cached(_iteration, placement, samples)
     exchange_s, host_s = float(iteration.exchange_s), float(iteration.host_s)
     compute_s = float(iteration.compute_s) * job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
     interval = None
@@ -125,11 +127,13 @@ def _predict_kernels(
     )
 
 
-def _place(job: Job, group: Topology, experts: int, attention_data: int) -> Iteration:
+def _iteration(job: Job, placement: ReplicaDivision, samples: int) -> Iteration:
+    """Return a pass of some samples on one device of a replica."""
+    return structs.replace(job.cached(_place, placement), sequences=samples)
+
+
+def _place(job: Job, placement: ReplicaDivision) -> Iteration:
     """Return a pass on one device of a replica."""
-    engine = job.workload.engine
-    assert engine is not None
-    placement = place_replica(group, group.workers, experts, attention_data, engine.expert_load)
     device, is_bound = job.machine.device, not job.model.is_forecast
     constants = job.model.constants_of(job.workload, device, placement) if isinstance(job.model, EngineModel) else None
     return iteration_of(job.workload, device, placement, constants=constants, is_bound=is_bound)

@@ -15,6 +15,7 @@ from asked import scaling
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.architectures import find_network
+from paleo_lite.distributed import clusters, generation
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import parse_topology
@@ -25,6 +26,7 @@ from paleo_lite.engines.memory import activation_bytes
 from paleo_lite.engines.records import find_server
 from paleo_lite.engines.routing import parse_expert_load
 from paleo_lite.errors import PaleoError
+from paleo_lite.serving import iteration as serving_iteration
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.iteration import with_fitted_host
@@ -315,6 +317,24 @@ def test_forecasts_follow_measurements(asked, factor):
     measured_s = factor * scaling("gpt3-1.3b", **question)[0].time_s
     refined = scaling("gpt3-1.3b", **question, measured=[f"2 workers: {1e3 * measured_s:.6g} ms"])[0]
     assert refined.time_s == pytest.approx(measured_s, rel=0.05)
+
+
+def test_draws_of_links_share_the_times_of_the_kernels(monkeypatch):
+    """What links reach is no trait of an engine's kernels: measurements place them on as many devices as none do."""
+    placed = []
+
+    def iteration_of(workload, device, placement, **options):
+        placed.append(placement)
+        return serving_iteration.iteration_of(workload, device, placement, **options)
+
+    monkeypatch.setattr(generation, "iteration_of", iteration_of)
+    monkeypatch.setattr(clusters, "_DRAWS", 8)
+    question = {"gpu": "h100-sxm", "workers": 2, "precision": "bf16", "phase": "decode"}
+    plain = scaling("llama-3.1-8b", **question)[0]
+    without_measurements = placed.copy()
+    placed.clear()
+    scaling("llama-3.1-8b", **question, measured=[f"2 workers: {1.2e3 * plain.time_s:.6g} ms"])
+    assert sorted(map(repr, placed)) == sorted(map(repr, without_measurements))
 
 
 SERVED = {
