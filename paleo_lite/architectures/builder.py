@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..counting import INPUT, KINDS, Layer, Shape
-from ..counting.layer import NOWHERE, Matrix
+from ..counting.layer import NOWHERE
 from ..counting.places import last_part, matrix_of, module_of, place_layers
 from ..errors import BadDescriptor
 from ..units import is_integer
@@ -31,6 +31,15 @@ class Blob(NamedTuple):
 
     shape: Shape
     parent: int = INPUT
+
+
+class Window(NamedTuple):
+    """How a convolution or a pooling moves over an image."""
+
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair | Literal["same"] = (0, 0)  # in elements, or TensorFlow's SAME padding
+    dilation: Pair = (1, 1)
 
 
 class Builder:
@@ -62,7 +71,6 @@ class Builder:
         origin: str | None = None,
         # Number of parameters not already counted with an earlier layer; all of them by default.
         new_parameters: int | None = None,
-        matrix: Matrix = "",  # what the layer's product gives its block, where its name does not say it
     ) -> Blob:
         """Append a layer and return its output."""
         self._check_room(name, 1)
@@ -85,7 +93,7 @@ class Builder:
                 parameters,
                 attributes or {},
                 _ORIGINS.get(kind, "function") if origin is None else origin,
-                self.place._replace(module=module_of(name), matrix=matrix or matrix_of(last_part(name))),
+                self.place._replace(module=module_of(name), matrix=matrix_of(last_part(name))),
             )
         )
         return Blob(output, len(self.layers) - 1)
@@ -120,20 +128,15 @@ class Builder:
         name: str,
         blob: Blob,
         channels_out: int,
-        kernel: Pair,
-        stride: Pair = (1, 1),
-        padding: Pair | str = (0, 0),
+        window: Window,
         *,
-        dilation: Pair = (1, 1),
         groups: int = 1,
         bias: bool = True,
         transposed: bool = False,
     ) -> Blob:
-        """Add a 2-D convolution or transposed convolution.
-
-        `padding` is in elements, or ``"same"`` for TensorFlow's SAME padding.
-        """
+        """Add a 2-D convolution or transposed convolution."""
         channels, *size = self.image_shape(name, blob)
+        kernel, stride, padding, dilation = window
         self._check_positive(name, kernel, stride, dilation, (groups, channels_out))
         if groups < 1 or channels % groups or channels_out % groups:
             raise self.fail(name, f"{channels} and {channels_out} channels are not divisible by {groups} groups")
@@ -144,7 +147,6 @@ class Builder:
             attributes["padding"] = pads
             attributes["same"] = True
         else:
-            assert not isinstance(padding, str)
             attributes["padding"] = list(padding)
             if transposed:
                 out = [s * (n - 1) + r - 2 * p for n, r, s, p in zip(size, reach, stride, padding)]
@@ -166,28 +168,19 @@ class Builder:
         kind = "conv_transpose2d" if transposed else "conv2d"
         return self.add(name, kind, [blob], (1, channels_out, *out), weights, attributes)
 
-    def pooling(
-        self,
-        name: str,
-        blob: Blob,
-        maximum: bool,
-        kernel: Pair,
-        stride: Pair,
-        padding: Pair | str = (0, 0),
-        ceil: bool = False,
-    ) -> Blob:
+    def pooling(self, name: str, blob: Blob, maximum: bool, window: Window, ceil: bool = False) -> Blob:
         """Add max or average pooling.
 
         With `ceil` output sizes are rounded up, and windows that lie entirely in the padding are dropped.
         """
         channels, *size = self.image_shape(name, blob)
+        kernel, stride, padding, _ = window
         self._check_positive(name, kernel, stride)
         attributes: dict[str, Any] = {"kernel": list(kernel), "stride": list(stride)}
         if padding == "same":
             pads, out = self._same_padding(size, kernel, stride)
             attributes["same"] = True
         else:
-            assert not isinstance(padding, str)
             pads = list(padding)
             room = [n + 2 * p - k for n, k, p in zip(size, kernel, padding)]
             if ceil:
@@ -274,4 +267,4 @@ def check_input_shape(where: str, shape: Any) -> Shape:
     return (1, *shape)
 
 
-__all__ = ["Blob", "Builder", "check_input_shape"]
+__all__ = ["Blob", "Builder", "Window", "check_input_shape"]

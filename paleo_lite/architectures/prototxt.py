@@ -16,7 +16,7 @@ from typing import Any
 from ..counting import KINDS, Shape
 from ..errors import BadDescriptor
 from ..units import is_integer
-from .builder import Blob, Builder, check_input_shape
+from .builder import Blob, Builder, Window, check_input_shape
 from .network import Network
 from .prototxt_text import Message, parse_text
 
@@ -196,18 +196,23 @@ def _convolution(builder: Builder, name: str, message: Message, blobs: list[Blob
     kind = str(last_value(message, "type", "")).lower()
     outputs = read_integer(builder, name, param, "num_output", None)
     groups = blobs[0].shape[1] if "depthwise" in kind else read_integer(builder, name, param, "group", 1)
+    window = _window(builder, name, param)
     return builder.convolution(
         name,
         blobs[0],
         outputs,
-        read_pair(builder, name, param, "kernel", None),
-        read_pair(builder, name, param, "stride", 1),
-        read_pair(builder, name, param, "pad", 0, 0),
-        dilation=read_pair(builder, name, param, "dilation", 1),
+        window._replace(dilation=read_pair(builder, name, param, "dilation", 1)),
         groups=groups,
         bias=read_boolean(builder, name, param, "bias_term", True),
         transposed=kind.startswith("deconvolution"),
     )
+
+
+def _window(builder: Builder, name: str, param: Message) -> Window:
+    kernel = read_pair(builder, name, param, "kernel", None)
+    stride = read_pair(builder, name, param, "stride", 1)
+    padding = read_pair(builder, name, param, "pad", 0, 0)
+    return Window(kernel, stride, padding)
 
 
 def _pooling(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
@@ -218,14 +223,11 @@ def _pooling(builder: Builder, name: str, message: Message, blobs: list[Blob]) -
     is_maximum = method in ("MAX", 0)
     if read_boolean(builder, name, param, "global_pooling", False):
         _, height, width = builder.image_shape(name, blobs[0])
-        return builder.pooling(name, blobs[0], is_maximum, (height, width), (1, 1))
+        return builder.pooling(name, blobs[0], is_maximum, Window((height, width)))
     # BVLC names the option round_mode, other forks ceil_mode.
     is_rounded_up = last_value(param, "round_mode", "CEIL") in ("CEIL", 0)
     is_rounded_up = is_rounded_up and read_boolean(builder, name, param, "ceil_mode", True)
-    kernel = read_pair(builder, name, param, "kernel", None)
-    stride = read_pair(builder, name, param, "stride", 1)
-    padding = read_pair(builder, name, param, "pad", 0, 0)
-    return builder.pooling(name, blobs[0], is_maximum, kernel, stride, padding, is_rounded_up)
+    return builder.pooling(name, blobs[0], is_maximum, _window(builder, name, param), is_rounded_up)
 
 
 def _inner_product(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:

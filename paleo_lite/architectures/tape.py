@@ -137,7 +137,11 @@ class Tape(Builder):
     ) -> Blob:
         """Add one operation."""
         shape = inputs[0].shape if out is None else out
-        return self.add(name, kind, inputs, shape, weights, attributes, origin, new_parameters, matrix)
+        result = self.add(name, kind, inputs, shape, weights, attributes, origin, new_parameters)
+        if matrix:
+            layer = self.layers[-1]
+            self.layers[-1] = layer._replace(place=layer.place._replace(matrix=matrix))
+        return result
 
     @contextmanager
     def block(self, name: str, number: int) -> Iterator[None]:
@@ -411,110 +415,6 @@ class Tape(Builder):
         size = width // heads
         separate = self.view(name, blob, (1, tokens, heads, size))
         return self.view(name, separate, (1, heads, tokens, size), "transpose")
-
-    def attention(
-        self,
-        name: str,  # name of the module
-        # Tensors of shape (1, heads, tokens, size); keys and values may have fewer heads (grouped-query attention).
-        query: Blob,
-        key: Blob,
-        value: Blob,
-        *,
-        mask: Blob | None = None,  # additive mask of the scores
-        causal: bool = True,  # whether a token attends only to itself and earlier tokens
-        window: int | None = None,  # tokens of the sliding window
-        dropout: float = 0.0,  # dropout probability of the attention weights, applied where attention is not fused
-        # The call that copies the heads back into one dimension where attention is not fused.
-        merge_heads_with: str = "contiguous",
-        writes_cache: bool = True,  # whether keys and values are written to the KV cache, in the phases that have one
-        # Whether a scaled hyperbolic tangent limits the scores; a fused kernel applies it on chip.
-        has_softcap: bool = False,
-        # Whether the softmax is computed in fp32 and its result converted back where attention is not fused.
-        has_wide_softmax: bool = True,
-        # Whether every head has one learned score in addition to those of the keys (attention sink).
-        has_sinks: bool = False,
-        fused: bool | None = None,  # whether attention is one kernel; as the whole network by default
-    ) -> Blob:
-        """Add scaled dot-product attention, and return its result of shape (1, tokens, heads * size)."""
-        fused = self.fused if fused is None else fused
-        if self.lengths.uses_cache and writes_cache:
-            key, value = self.append_to_cache(name, key, value, window)
-        sinks: tuple[Shape, ...] = ((query.shape[1],),) if has_sinks else ()
-        queries_per_key = query.shape[1] // key.shape[1]
-        if queries_per_key > 1 and (mask is not None or not fused):
-            key = self._repeat_heads(name, key, queries_per_key)
-            value = self._repeat_heads(name, value, queries_per_key)
-        out = (*query.shape[:-1], value.shape[-1])
-        _, heads, tokens, size = out
-        if fused:
-            attributes: dict[str, Any] = {}
-            if causal and mask is None and tokens > 1:
-                attributes["causal"] = True
-            if window is not None and window < self.lengths.keys:
-                attributes["window"] = window
-            if self.options.context_parallel > 1:
-                attributes["ring"] = self.options.context_parallel
-            operands = [query, key, value]
-            if mask is not None:
-                operands.append(mask)
-            result = self.op(
-                f"{name}.attention", "attention", *operands, out=out, weights=sinks, origin="function", **attributes
-            )
-            result = self.view(name, result, out, "reshape")
-        else:
-            is_wide = has_wide_softmax and not has_sinks  # with sinks in the numbers of the scores
-            result = self._unfused_attention(
-                name, query, key, value, mask, dropout, sinks, has_softcap=has_softcap, has_wide_softmax=is_wide
-            )
-        result = self.view(name, result, (1, tokens, heads, size), "transpose")
-        if fused or merge_heads_with == "contiguous":
-            result = self.view(name, result, result.shape, "contiguous", "copy")
-            return self.view(name, result, (1, tokens, heads * size), "reshape")
-        return self.view(name, result, (1, tokens, heads * size), "reshape", "copy")
-
-    def _unfused_attention(
-        self,
-        name: str,
-        query: Blob,
-        key: Blob,
-        value: Blob,
-        mask: Blob | None,
-        dropout: float,
-        sinks: tuple[Shape, ...],
-        *,
-        has_softcap: bool,
-        has_wide_softmax: bool,
-    ) -> Blob:
-        """Add attention as separate kernels: a product, scale, mask, softmax, dropout and a product."""
-        *batch, keys, size = key.shape
-        transposed = self.view(name, key, (*batch, size, keys), "transpose")
-        scores_shape = (*query.shape[:-1], keys)
-        scores = self.op(f"{name}.matmul", "matmul", query, transposed, out=scores_shape, origin="function", inner=size)
-        scores = self.op(f"{name}.mul", "mul", scores)
-        if has_softcap:
-            scores = self.op(f"{name}.div", "div", scores)
-            scores = self.op(f"{name}.tanh", "tanh", scores, origin="function")
-            scores = self.op(f"{name}.mul", "mul", scores)
-        if mask is not None:
-            scores = self.op(f"{name}.add", "add", scores, mask)
-        if sinks:
-            with_sinks = (*scores.shape[:-1], keys + 1)
-            scores = self.op(f"{name}.sinks", "concat", scores, out=with_sinks, weights=sinks, origin="function")
-            largest = self.op(f"{name}.max", "reduce", scores, out=(*scores.shape[:-1], 1), function="max")
-            scores = self.op(f"{name}.sub", "sub", scores, largest)
-        weights = self.softmax(name, scores, is_wide=has_wide_softmax)
-        if sinks:
-            weights = self.view(name, weights, scores_shape, "getitem", "slice")
-        weights = self.dropout(f"{name}.dropout", weights, dropout, "function")
-        out = (*query.shape[:-1], value.shape[-1])
-        return self.op(f"{name}.matmul", "matmul", weights, value, out=out, origin="function", inner=keys)
-
-    def _repeat_heads(self, name: str, blob: Blob, times: int) -> Blob:
-        """Repeat key or value heads so that there are as many as query heads."""
-        _, heads, tokens, size = blob.shape
-        wide = self.view(name, blob, (1, heads, 1, tokens, size), "getitem", "slice")
-        wide = self.view(name, wide, (1, heads, times, tokens, size), "expand")
-        return self.view(name, wide, (1, heads * times, tokens, size), "reshape", "copy")
 
     def append_to_cache(self, name: str, key: Blob, value: Blob, window: int | None = None) -> tuple[Blob, Blob]:
         """Append keys and values to the KV cache and return those of all tokens so far."""

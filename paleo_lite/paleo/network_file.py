@@ -14,12 +14,12 @@ from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from ..architectures import Network
-from ..architectures.builder import Blob, Builder, check_input_shape
+from ..architectures.builder import Blob, Builder, Window, check_input_shape
 from ..counting import KINDS
 from ..errors import BadDescriptor
 
@@ -156,9 +156,9 @@ def _add_layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
     if kind == "Convolution":
         result = _convolution(builder, name, fields, blob)
     elif kind in ("Pooling", "AvgPool"):
-        window, stride = tuple(fields["ksize"][1:3]), tuple(fields["strides"][1:3])
+        kernel, stride = tuple(fields["ksize"][1:3]), tuple(fields["strides"][1:3])
         padding = _padding(builder, name, fields["padding"])
-        result = builder.pooling(name, blob, kind == "Pooling", window, stride, padding)
+        result = builder.pooling(name, blob, kind == "Pooling", Window(kernel, stride, padding))
     elif kind == "InnerProduct":
         result = builder.linear(name, blob, fields["num_outputs"])
     elif kind == "Concatenate":
@@ -196,7 +196,7 @@ def _convolution(builder: Builder, name: str, fields: dict[str, Any], blob: Blob
         raise builder.fail(name, f"its filter has {channels_in} input channels, but its parent has {blob.shape[1]}")
     stride = tuple(fields["strides"][1:3])
     padding = _padding(builder, name, fields["padding"])
-    result = builder.convolution(name, blob, channels_out, (kernel_h, kernel_w), stride, padding)
+    result = builder.convolution(name, blob, channels_out, Window((kernel_h, kernel_w), stride, padding))
     if fields.get("normalizer_fn"):
         result = builder.add(f"{name}.batch_norm", _ONE_TO_ONE["BatchNorm"], [result], result.shape)
     function = fields.get("activation_fn", "relu")  # PALEO's default
@@ -207,7 +207,7 @@ def _convolution(builder: Builder, name: str, fields: dict[str, Any], blob: Blob
     return builder.add(f"{name}.{function}", function, [result], result.shape)
 
 
-def _padding(builder: Builder, name: str, padding: Any) -> tuple[int, int] | str:
+def _padding(builder: Builder, name: str, padding: Any) -> tuple[int, int] | Literal["same"]:
     if padding == "VALID":
         return 0, 0
     if padding == "SAME":

@@ -11,6 +11,7 @@ from ..builder import Blob
 from ..tape import Tape
 from .block_records import Attention, Indexer
 from .disentangled import RelativePositions, add_disentangled_attention
+from .dot_product import Scores, add_dot_product_attention
 from .feed_forward import add_adapter, add_expert_outputs, add_expert_queries
 from .norms import add_norm, rotate_complex
 from .relative_bias import add_masked_bias, add_relative_bias, add_zero_bias
@@ -110,21 +111,19 @@ def _add_kernels(
             reach = selected
         elif selected < key.shape[2]:
             key, value = (blob._replace(shape=(*blob.shape[:2], selected, blob.shape[3])) for blob in (key, value))
-    return tape.attention(
-        name,
-        query,
-        key,
-        value,
+    scores = Scores(
         mask=_add_mask(tape, name, attention, query, key, positions),
-        causal=attention.is_causal,
+        is_causal=attention.is_causal,
         window=reach,
         dropout=attention.dropout,
         has_softcap=attention.has_softcap,
         has_wide_softmax=attention.has_wide_softmax,
         has_sinks=attention.has_sinks,
-        fused=False if attention.is_always_unfused and not tape.lengths.uses_cache else None,
-        merge_heads_with="reshape" if attention.transposed_weights else "contiguous",
-        writes_cache=False,
+    )
+    fused = False if attention.is_always_unfused and not tape.lengths.uses_cache else None
+    merge_heads_with = "reshape" if attention.transposed_weights else "contiguous"
+    return add_dot_product_attention(
+        tape, name, query, key, value, scores, merge_heads_with=merge_heads_with, fused=fused
     )
 
 
@@ -204,17 +203,8 @@ def add_cross_attention(
             shape = (1, heads, x.shape[1], memory.shape[1])
             positions.biases["memory"] = add_zero_bias(tape, name, shape)
         bias = positions.biases["memory"]
-    output = tape.attention(
-        name,
-        query,
-        key,
-        value,
-        mask=bias,
-        causal=False,
-        dropout=attention.dropout,
-        has_wide_softmax=attention.has_wide_softmax,
-        writes_cache=False,
-    )
+    scores = Scores(mask=bias, is_causal=False, dropout=attention.dropout, has_wide_softmax=attention.has_wide_softmax)
+    output = add_dot_product_attention(tape, name, query, key, value, scores)
     return _add_output(tape, name, attention, output, x.shape[-1])
 
 

@@ -12,6 +12,7 @@ from ..builder import Blob
 from ..tape import Tape
 from .attention import Positions
 from .block_records import CompressedAttention, Compression
+from .dot_product import Scores, add_dot_product_attention
 from .norms import add_norm, rotate_part
 
 
@@ -68,7 +69,7 @@ def _add_kernel(tape: Tape, name: str, query: Blob, key: Blob, reach: int, mask:
     """Add attention to keys that are values, too, with a sink for each head; return ``(1, heads, tokens, size)``."""
     _, heads, tokens, size = query.shape
     if not tape.fused:
-        output = tape.attention(name, query, key, key, mask=mask, has_sinks=True, writes_cache=False)
+        output = add_dot_product_attention(tape, name, query, key, key, Scores(mask=mask, has_sinks=True))
         return tape.view(name, output, (1, heads, tokens, size), "transpose")
     attributes: dict[str, Any] = {"shares_keys_and_values": True}
     if tokens > 1:  # every query has the last tokens before it, and its own selection of compressed ones

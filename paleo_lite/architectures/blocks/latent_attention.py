@@ -8,6 +8,7 @@ from ..builder import Blob
 from ..tape import Tape
 from .attention import Positions
 from .block_records import LatentAttention
+from .dot_product import Scores, add_dot_product_attention
 from .norms import add_norm, rotate_complex, rotate_part
 
 
@@ -128,9 +129,8 @@ def _expanded_attention(
     if tape.lengths.uses_cache:
         rotated_part = Blob((1, 1, tokens, attention.rotary_size), key_turned.parent)
         tape.append_to_cache(name, tape.view(name, latent, (1, 1, tokens, attention.kv_rank)), rotated_part)
-    return tape.attention(
-        name, query, key, value, mask=positions.masks.get(None), dropout=attention.dropout, writes_cache=False
-    )
+    scores = Scores(mask=positions.masks.get(None), dropout=attention.dropout)
+    return add_dot_product_attention(tape, name, query, key, value, scores)
 
 
 def _absorbed_attention(

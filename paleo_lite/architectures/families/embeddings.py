@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...counting import CONSTANT
 from ..blocks.norms import add_norm
-from ..builder import Blob
+from ..builder import Blob, Window
 from ..tape import Tape
 from .encoder_records import AudioEmbedding, Embedding, ImageEmbedding, TextEmbedding
 
@@ -173,7 +173,7 @@ def _add_patches(tape: Tape, root: str, embedding: ImageEmbedding) -> Blob:
     patch = (embedding.patch_size, embedding.patch_size)
     image = Blob((1, embedding.channels, embedding.image_size, embedding.image_size))
     projection = f"{root}{embedding.projection}"
-    x = tape.convolution(projection, image, hidden_size, patch, patch, bias=embedding.has_bias)
+    x = tape.convolution(projection, image, hidden_size, Window(patch, patch), bias=embedding.has_bias)
     tokens = x.shape[2] * x.shape[3]
     patches = f"{root}{embedding.patches}"
     x = tape.view(patches, x, (1, hidden_size, tokens), "flatten")
