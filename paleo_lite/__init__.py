@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from .api.question import PictureOptions
     from .api.result_files import measurements
     from .api.serving import ui
-    from .api.sweeps import best
     from .architectures.inputs import Values
     from .calibration.store import Calibration
     from .distributed.parallel_config import ParallelConfig
     from .distributed.settings import Settings
     from .errors import PaleoError
     from .machines import Machine
+    from .questions.best import best
     from .questions.diffusion import Diffusion, diffusion
     from .questions.efficiency import efficiency
     from .questions.feeding import Feeding, feeding
@@ -123,7 +123,7 @@ _MODULES = {
     "Values": "architectures.inputs",
     "Workload": "timing",
     "audit": "api.catalogue",
-    "best": "api.sweeps",
+    "best": "questions.best",
     "calibrate": "api.calibrations",
     "calibrations": "api.calibrations",
     "compare": "questions.profile_comparison",

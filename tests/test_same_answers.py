@@ -1,6 +1,6 @@
 """Every command and the function of the same name have the same options, and return the same results.
 
-Tests: api/calibrations.py, api/catalogue.py, api/scaling.py, api/sweeps.py.
+Tests: api/calibrations.py, api/catalogue.py, api/scaling.py, questions/best.py.
 """
 
 from __future__ import annotations

@@ -285,16 +285,14 @@ def _fit(*subject: Any, **arguments: Any) -> Any:
 
 def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | None = None, **arguments: Any) -> Any:
     """Find the Pareto front of a sweep, for the chart ``pareto``."""
+    from ..questions.best import BestRows, answer_best
     from ..reporting.charts.pareto import check_front
     from ..sweeps.best import MAX_FRONT_ROWS
-    from ..sweeps.space import parse_columns
-    from .sweeps import best
 
-    columns = parse_columns(pareto) if pareto else ()
-    check_front(columns)
-    if top is None:
-        top = MAX_FRONT_ROWS
-    return best(file, pareto=columns, top=top, sample=BACKGROUND_ROWS, **arguments)
+    most_rows = MAX_FRONT_ROWS if top is None else top
+    question = BestRows(file=file, pareto=pareto, top=most_rows, sample=BACKGROUND_ROWS, **arguments)
+    check_front(question.front_columns)
+    return answer_best(question)
 
 
 def rank_locally(

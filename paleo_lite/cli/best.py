@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,56 +10,15 @@ import click
 import msgspec
 
 from ..api.plotting import BACKGROUND_ROWS
-from ..api.sweeps import best as find_best_rows
-from ..questions.completion import COLUMN
-from ..questions.names import Names
-from ..questions.option import OutputOption
-from ..questions.records import SiteOptions
-from ..questions.values import INTEGER
+from ..questions.best import BestRows, answer_best
 from ..sweeps.best import MAX_FRONT_ROWS
-from ..sweeps.space import parse_columns
 from .answers import CommandResult, command
 
 
-@command(SiteOptions)
+@command(BestRows)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--minimise",
-    "--minimize",
-    metavar="COLUMN",
-    type=COLUMN,
-    help="What to minimise: cost, time, energy, latency, ttft, tpot or any column, such as memory_bytes.",
-)
-@click.option(
-    "--by",
-    type=Names("ranking", ".sweeps.best:RANKINGS"),
-    help="The same as --minimise.",
-)
-@click.option(
-    "--maximise",
-    "--maximize",
-    metavar="COLUMN",
-    type=COLUMN,
-    help="What to maximise: throughput or any column, such as efficiency or speedup.",
-)
-@click.option(
-    "--pareto",
-    metavar="COLUMNS",
-    type=COLUMN,
-    help="Pareto front of several of them, such as time,cost: rows that no other row dominates.",
-)
-@click.option(
-    "--where",
-    metavar="CONDITION",
-    type=COLUMN,
-    help="Filter condition, such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.",
-)
-@click.option(
-    "--bounds", is_flag=True, help="Include rows whose times are lower bounds; by default only forecasts are ranked."
-)
-@click.option("--top", type=INTEGER, default=10, show_default=True, cls=OutputOption, help="Maximum number of rows.")
 @click.pass_obj
-def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **arguments: Any) -> CommandResult:
+def best(output: dict[str, Any], /, file: Path, top: int, **arguments: Any) -> CommandResult:
     """Find the best feasible rows of FILE, the output of a sweep, or its Pareto front.
 
     \b
@@ -67,18 +27,12 @@ def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **
       paleo-lite best sweep.parquet --pareto hours,cost
       paleo-lite best sweep.parquet --minimise co2_g --site carbon-intensity=400
     """
-    columns = parse_columns(pareto) if pareto else ()
-    has_chart = output.get("chart") is not None
-    if has_chart:
+    question = BestRows(file=file, top=top, **arguments)
+    if output.get("chart") is not None:
         from ..reporting.charts.pareto import check_front
 
-        check_front(columns)
-    result = find_best_rows(
-        file,
-        pareto=columns,
-        top=max(top, MAX_FRONT_ROWS) if has_chart else top,
-        sample=BACKGROUND_ROWS if has_chart else 0,
-        **arguments,
-    )
+        check_front(question.front_columns)
+        question = dataclasses.replace(question, top=max(top, MAX_FRONT_ROWS), sample=BACKGROUND_ROWS)
+    result = answer_best(question)
     listed = msgspec.structs.replace(result, rows=result.rows[:top])
     return CommandResult(listed.to_dict, listed.document, lambda: result)
