@@ -1,6 +1,6 @@
 """Advice that can be trusted: order, headroom, objectives under the asked traffic, prices and progress.
 
-Tests: serving/advise.py, serving/candidates.py, serving/wide.py, api/serve_advice.py, progress.py.
+Tests: serving/advise.py, serving/trials.py, serving/candidates.py, serving/wide.py, api/serve_advice.py, progress.py.
 """
 
 from __future__ import annotations

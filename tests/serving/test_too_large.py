@@ -13,6 +13,7 @@ from paleo_lite.serving.candidates import Criteria, DraftChoice
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import Demand
 from paleo_lite.serving.too_large import DEVIATIONS, MARGIN, find_too_large, most_requests_per_s
+from paleo_lite.serving.trials import LimitedPool
 
 DEMAND = Demand(Lengths(1000), Lengths(100), rate_per_s=100.0)
 
@@ -35,7 +36,7 @@ def test_no_replica_answers_more_than_the_bound(asked: dict[str, Any]) -> None:
     """A simulation, in which requests wait and prompts come as they come, is the reference."""
     pool = estimate_of(**asked)
     for batch_limit in (1, 8, 64):
-        candidate = advise._LimitedPool(pool, batch_limit, None).simulate(DEMAND, (), Criteria())
+        candidate = LimitedPool(pool, batch_limit, None).simulate(DEMAND, (), Criteria())
         share = candidate.requests_per_s / most_requests_per_s(pool, batch_limit, None)
         assert 0.4 < share < MARGIN
 
@@ -45,7 +46,7 @@ def test_random_lengths_have_a_margin_by_their_scatter() -> None:
     pool = estimate_of(demand)
     answers = pool.sample.output_tokens
     for batch_limit in (1, 2, 4):
-        candidate = advise._LimitedPool(pool, batch_limit, None).simulate(demand, (), Criteria())
+        candidate = LimitedPool(pool, batch_limit, None).simulate(demand, (), Criteria())
         share = candidate.requests_per_s / most_requests_per_s(pool, batch_limit, None)
         assert share < MARGIN * (1 + DEVIATIONS * answers.std() / answers.mean() / batch_limit**0.5)
 
