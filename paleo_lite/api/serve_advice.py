@@ -16,12 +16,21 @@ from ..formats import FORMATS
 from ..machines import Device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
 from ..serving.answers import Serving, answer
-from ..serving.candidates import RANKINGS, Candidate, Criteria, DeploymentAdvice, TooLarge, prices_of, published_drafts
+from ..serving.candidates import (
+    RANKINGS,
+    Candidate,
+    Criteria,
+    DeploymentAdvice,
+    TooLarge,
+    equal_to_best,
+    prices_of,
+    published_drafts,
+)
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
 from ..serving.placement import Division
-from ..serving.price_basis import choose_listings, describe_mixed
+from ..serving.price_basis import choose_listings, describe_mixed, whole_instances_notes
 from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Demand, Traffic
 from ..serving.saturation import saturate
@@ -201,11 +210,25 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
         notes.append(
             f"drafted tokens are accepted as published for the network, mostly in code: {shown.draft.describe()}"
         )
+    notes += whole_instances_notes(shown.rented)
+    notes += _equal_notes(advice)
     deployments: list[Candidate | TooLarge] = [*advice.candidates, *advice.too_large]
     bounds = dict.fromkeys(deployment.gpu for deployment in deployments if not deployment.is_forecast)
     if bounds and any(deployment.is_forecast for deployment in deployments):
         notes.append(f"bounds from the data sheet are ranked after forecasts: {', '.join(bounds)}")
     return notes
+
+
+def _equal_notes(advice: DeploymentAdvice) -> list[str]:
+    """Return a note where other deployments are ranked equal to the best one, which says what comes first."""
+    equal = equal_to_best(advice)
+    if not equal:
+        return []
+    others = "another deployment is" if len(equal) == 1 else f"{len(equal)} other deployments are"
+    return [
+        f"{others} ranked equal to the first: of equal ones those without a pool of prompts come first, then those "
+        "that draft nothing, then those of the higher throughput at full load"
+    ]
 
 
 def _wide_attempts(

@@ -19,6 +19,9 @@ from .registry import list_devices
 CHEAPEST = "cheapest"
 """Name for whichever cloud asks least for a device."""
 
+SAME_PRICE = 1e-3
+"""Relative difference up to which prices are one: listings round the price of a device."""
+
 
 def cloud_names() -> list[str]:
     """Return the names of the clouds and `CHEAPEST`, for ``--price``."""
@@ -47,7 +50,7 @@ def prices_of(device: Device) -> list[Price]:
 
 def _is_same_offer(price: Price, other: Price) -> bool:
     """Return whether two prices are one cloud's price of the same instance, written down twice."""
-    return price.cloud == other.cloud and math.isclose(price.usd_per_h, other.usd_per_h, rel_tol=1e-3)
+    return price.cloud == other.cloud and math.isclose(price.usd_per_h, other.usd_per_h, rel_tol=SAME_PRICE)
 
 
 def _price_per_device(instance: Instance) -> Price | None:
@@ -57,6 +60,17 @@ def _price_per_device(instance: Instance) -> Price | None:
         return None
     price = price.per_device(instance.name, instance.devices)
     return msgspec.structs.replace(price, note=f"{price.note}, host included")
+
+
+def find_priced_instance(device_id: str, cloud_name: str, usd_per_h: float) -> Instance | None:
+    """Return the instance of several devices of which the price of one device is a share; None if there is none."""
+    instances = [instance for cloud in list_clouds() if cloud.name == cloud_name for instance in cloud.instances]
+    for instance in instances:
+        if instance.device != device_id or instance.devices == 1 or instance.price is None:
+            continue
+        if math.isclose(instance.price.usd_per_h / instance.devices, usd_per_h, rel_tol=SAME_PRICE):
+            return instance
+    return None
 
 
 def choose_price(device: Device, price_of: str | None = None, platform_price: Price | None = None) -> Price | None:

@@ -319,7 +319,7 @@ def _candidate_table(serving: Serving) -> Table:
     advice, ranking = serving.advice, RANKINGS[serving.advice.by]
     candidates = _within_devices(advice)
     shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
-    ranked = ranking.without_rate if advice.rate_per_s is None else ranking.at_rate
+    ranked = ranking.figure(has_rate=advice.rate_per_s is not None)
     rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
     columns = select_columns(
         "is_chosen",

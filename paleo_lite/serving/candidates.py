@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +26,10 @@ class Ranking(NamedTuple):
     order_at_rate: str
     best: str
     needs: str  # what has to be known of the devices
+
+    def figure(self, *, has_rate: bool) -> str:
+        """Return the figure of a candidate that is smallest for the best one, with or without a rate."""
+        return self.at_rate if has_rate else self.without_rate
 
 
 RANKINGS = {
@@ -189,6 +193,16 @@ class Candidate(msgspec.Struct, frozen=True):
         return None if self.prefill.usd_per_h is None else decode_usd_per_h + self.prefill.usd_per_h
 
     @property
+    def rented(self) -> list[tuple[PricedDevice, int]]:
+        """Devices of each pool with their price, and how many."""
+        decoding = PricedDevice(self.gpu, self.price_usd_per_h, self.price_cloud)
+        rented = [(decoding, self.replicas * self.division.devices)]
+        if self.prefill is not None:
+            pool = self.prefill
+            rented.append((PricedDevice(pool.gpu, pool.price_usd_per_h, pool.price_cloud), pool.devices))
+        return rented
+
+    @property
     def low_of_all_per_s(self) -> float:
         """Requests per second that all replicas carry at the lower end of their interval, with a rate."""
         assert self.low_requests_per_s is not None
@@ -263,30 +277,66 @@ def prices_of(advice: DeploymentAdvice) -> list[PricedDevice]:
 
 def is_ranked_by_figure(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> bool:
     """Return whether any candidate has the figure of a ranking; otherwise fewer devices are better."""
-    figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].without_rate
+    figure = RANKINGS[by].figure(has_rate=has_rate)
     return any(getattr(candidate, figure) is not None for candidate in candidates)
+
+
+SAME_DIGITS = 4
+"""Significant digits up to which candidates are equally good: prices of devices add up to sums that are rounded."""
 
 
 def rank(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> list[Candidate]:
     """Return candidates in order: those within the objectives before others, forecasts before bounds, then by figure.
 
-    If no candidate has the figure, such as a price, fewer devices are better; among equals the lower latency.
+    If no candidate has the figure, such as a price, fewer devices are better. Among equals those are better that have
+    no pool of prompts, then those that draft nothing, then those of the higher throughput.
     """
-    figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].without_rate
-    is_known = is_ranked_by_figure(candidates, by, has_rate=has_rate)
+    value_of = ranked_value(candidates, by, has_rate=has_rate)
 
     def key(candidate: Candidate) -> tuple[float, ...]:
-        value = getattr(candidate, figure)
-        if not is_known:
-            value = candidate.devices
         return (
             not candidate.meets_objectives,
             not candidate.is_forecast,
-            math.inf if value is None else value,
+            _rounded(value_of(candidate)),
+            candidate.prefill is not None,
+            candidate.draft is not None,
+            -candidate.tokens_per_s_per_gpu,
             candidate.latency_s,
         )
 
     return sorted(candidates, key=key)
+
+
+def _rounded(value: float) -> float:
+    """Return a figure by which candidates are ranked in the digits in which they may be equal."""
+    return float(f"{value:.{SAME_DIGITS}g}")
+
+
+def equal_to_best(advice: DeploymentAdvice) -> list[tuple[Any, ...]]:
+    """Return the deployments that meet the objectives and are ranked equal to the best one, however many sequences."""
+    best = advice.best
+    if best is None:
+        return []
+    value_of = ranked_value(advice.candidates, advice.by, has_rate=advice.rate_per_s is not None)
+    value = _rounded(value_of(best))
+    inside = [each for each in advice.candidates if each.meets_objectives and each.is_forecast == best.is_forecast]
+    equal = dict.fromkeys(each.deployment for each in inside if _rounded(value_of(each)) == value)
+    return [deployment for deployment in equal if deployment != best.deployment]
+
+
+def ranked_value(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> Callable[[Candidate], float]:
+    """Return the function that gives what candidates are ranked by, which is smallest for the best one.
+
+    Infinite where it is unknown, and the number of devices where it is unknown of all.
+    """
+    figure = RANKINGS[by].figure(has_rate=has_rate)
+    is_known = is_ranked_by_figure(candidates, by, has_rate=has_rate)
+
+    def value_of(candidate: Candidate) -> float:
+        value = getattr(candidate, figure) if is_known else candidate.devices
+        return math.inf if value is None else float(value)
+
+    return value_of
 
 
 def mark_front(candidates: Sequence[Candidate]) -> list[Candidate]:

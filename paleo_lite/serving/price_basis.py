@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import BadValue
 from ..machines import Device, Price
-from ..machines.prices import choose_price, find_cloud_name, prices_of
+from ..machines.prices import choose_price, find_cloud_name, find_priced_instance, prices_of
 from ..units import format_number
 
 
@@ -81,6 +82,30 @@ def describe_mixed(priced: Sequence[PricedDevice]) -> str:
         f"the ranking compares offers of {', '.join(clouds)}, none of which lists all devices: give "
         f"`--price {clouds[0]}` to rank by what one of them asks"
     )
+
+
+def whole_instances_notes(rented: Sequence[tuple[PricedDevice, int]]) -> list[str]:
+    """Return a note on each device, given with its number, that does not fill the instances that it is rented in.
+
+    The price of a device is its share of that of an instance, which clouds rent out whole.
+    """
+    numbers: dict[PricedDevice, int] = {}
+    for row, number in rented:
+        numbers[row] = numbers.get(row, 0) + number
+    notes = []
+    for row, number in numbers.items():
+        if row.usd_per_h is None or row.cloud is None:
+            continue
+        instance = find_priced_instance(row.gpu, row.cloud, row.usd_per_h)
+        if instance is None or number % instance.devices == 0:
+            continue
+        instances = math.ceil(number / instance.devices)
+        devices = instances * instance.devices
+        notes.append(
+            f"{number:,} x {row.gpu} are priced as {number:,} of the {devices:,} in {instances:,} x {instance.name}, "
+            f"which are rented whole for {format_number(devices * row.usd_per_h)} USD/h"
+        )
+    return notes
 
 
 def _describe(row: PricedDevice, names_cloud: bool = False) -> str:

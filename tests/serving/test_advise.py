@@ -26,7 +26,16 @@ from paleo_lite.reporting.document import Table
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.advise import _batch_limits, choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
-from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice, PrefillChoice, rank, within
+from paleo_lite.serving.candidates import (
+    Candidate,
+    Criteria,
+    DeploymentAdvice,
+    DraftChoice,
+    PrefillChoice,
+    equal_to_best,
+    rank,
+    within,
+)
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import Demand, generate_traffic
 from paleo_lite.serving.saturation import saturate
@@ -35,6 +44,8 @@ from paleo_lite.serving.splits import PoolEstimate
 from paleo_lite.serving.wide import WideEstimate, choose_wide, estimate_wide, wide_limits
 
 SHORT: dict[str, Any] = {"tensor": 1, "num_requests": 60, "output_tokens": 32}
+
+PREFILL = PrefillChoice("l40s", 1, 1, 1, 1, replicas=2, requests_per_s=1.0, low_requests_per_s=1.0)
 
 
 def candidate(**changes: Any) -> Candidate:
@@ -138,11 +149,24 @@ def test_order_of_candidates() -> None:
     unknown = candidate(usd_per_h=None, usd_per_million_output_tokens=None)
     order = rank([outside, dear, unknown, cheap, bound, quick], "cost", has_rate=True)
     assert order == [quick, cheap, dear, unknown, bound, outside]
+    pools = candidate(usd_per_h=0.1 + 0.2, prefill=PREFILL, tokens_per_s_per_gpu=500.0)
+    drafting = candidate(usd_per_h=0.3, draft=DraftChoice("mtp", 1, 0.8), tokens_per_s_per_gpu=400.0)
+    fast, slow = (candidate(usd_per_h=0.3, tokens_per_s_per_gpu=speed, latency_s=speed) for speed in (300.0, 200.0))
+    assert rank([pools, drafting, slow, fast], "cost", has_rate=True) == [fast, slow, drafting, pools]
     larger = candidate(usd_per_h=None, replicas=3)
     assert rank([larger, unknown], "cost", has_rate=True) == [unknown, larger]  # without any price, fewer devices
     few = candidate(joules_per_million_output_tokens=1.0, usd_per_h=9.0)
     many = candidate(joules_per_million_output_tokens=2.0)
     assert rank([many, few], "joules", has_rate=True) == [few, many]
+
+
+def test_a_choice_among_equal_deployments_says_so() -> None:
+    plain, larger = candidate(usd_per_h=0.3, is_chosen=True), candidate(usd_per_h=0.3, batch_limit=16)
+    pools = candidate(usd_per_h=0.1 + 0.2, prefill=PREFILL)
+    advice = choose(DeploymentAdvice([plain, larger, pools, candidate(usd_per_h=0.4)], None, {}, rate_per_s=1.0))
+    assert equal_to_best(advice) == [pools.deployment]
+    assert equal_to_best(choose(DeploymentAdvice([plain, larger], None, {}, rate_per_s=1.0))) == []
+    assert equal_to_best(DeploymentAdvice([plain, pools], None, {}, rate_per_s=1.0)) == []
 
 
 def test_a_choice_that_misses_under_its_traffic_is_replaced() -> None:
@@ -436,9 +460,8 @@ def test_the_command_leaves_the_computers_of_a_replica_to_its_deployment() -> No
 @pytest.mark.slow
 def test_the_command_of_pools_of_single_devices_has_no_link() -> None:
     """A link joins the devices of a replica: where both pools have one device each, the question is refused with it."""
-    pool = PrefillChoice("l40s", 1, 1, 1, 1, replicas=2, requests_per_s=1.0, low_requests_per_s=1.0)
     question = pl.Serve(network="llama-3.1-8b", gpu="l40s", link="pcie4-x16", rate="1", advise="cost")
-    best = candidate(gpu="l40s", precision="bf16", weights="bf16", prefill=pool)
+    best = candidate(gpu="l40s", precision="bf16", weights="bf16", prefill=PREFILL)
     check_link(advised_question(question, best))
     assert advised_question(question, best).link is None
     both = msgspec.structs.replace(best, tensor=2)

@@ -17,7 +17,7 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
-from paleo_lite.serving.price_basis import PricedDevice, choose_listings, describe_prices
+from paleo_lite.serving.price_basis import PricedDevice, choose_listings, describe_prices, whole_instances_notes
 from paleo_lite.sweeps.comparison import Comparison
 
 SHORT: dict[str, Any] = {"num_requests": 20, "input_tokens": 256, "output_tokens": 16}
@@ -96,6 +96,20 @@ def test_the_price_of_a_cloud_is_unknown_where_it_has_none() -> None:
 def test_given_and_unknown_prices_are_described() -> None:
     assert describe_prices([PricedDevice("t4", 1.0, None)]) == "as given: t4 1 USD/h"
     assert describe_prices([PricedDevice("t4", None, None)]) == "unknown: give `--price`"
+
+
+def test_devices_that_do_not_fill_an_instance_say_what_whole_ones_cost() -> None:
+    """AWS asks 55.04 USD/h for a p5.48xlarge with eight H100 (September 2026), and lists single L40S."""
+    h100, l40s = PricedDevice("h100-sxm", 55.04 / 8, "AWS"), PricedDevice("l40s", 1.861, "AWS")
+    assert whole_instances_notes([(h100, 3), (h100, 4), (l40s, 3)]) == [
+        "7 x h100-sxm are priced as 7 of the 8 in 1 x p5.48xlarge, which are rented whole for 55.04 USD/h"
+    ]
+    assert (
+        "9 of the 16 in 2 x p5.48xlarge, which are rented whole for 110.1 USD/h"
+        in whole_instances_notes([(h100, 9)])[0]
+    )
+    assert whole_instances_notes([(h100, 8), (l40s, 1)]) == []
+    assert whole_instances_notes([(PricedDevice("h100-sxm", 6.88, None), 7)]) == []  # a price that was given
 
 
 def test_a_comparison_has_a_chart() -> None:
