@@ -9,11 +9,22 @@ import msgspec
 
 from ..errors import DoesNotFit, PaleoError
 from ..progress import report
-from .candidates import Candidate, Criteria, DeploymentAdvice, DraftChoice, TooLarge, mark_front, rank, within
+from .candidates import (
+    Candidate,
+    Criteria,
+    DeploymentAdvice,
+    DraftChoice,
+    TooLarge,
+    mark_front,
+    rank,
+    ranked_value,
+    within,
+)
 from .deployment import Deployment
+from .refine import Tried, refine
 from .requests import Demand, generate_traffic
 from .slo import Missed, Objective
-from .splits import PoolEstimate, can_split, choose_splits, estimate_splits
+from .splits import PoolEstimate, Split, can_split, choose_splits, estimate_splits
 from .too_large import find_too_large
 from .trials import ROUNDS, LimitedPool, try_split, with_replicas
 from .wide import SEQUENCES_OF_RANK, choose_wide, estimate_wide, limits_of_users, wide_limits
@@ -39,9 +50,9 @@ def rank_deployments(
     the format, of one that fits; `fallbacks`, by the id of a device, those that are tried if none on this device fits.
     Those of `wide`, whose replicas are on several nodes, are estimated, and the best of them simulated.
     Of those that fit, pairs are estimated as the pools of a split deployment, and the best pairs simulated. At each
-    batch limit the fastest of the `drafts` is simulated as well.
+    batch limit the fastest of the `drafts` is simulated as well. Of the best, limits in between follow.
     """
-    candidates: list[Candidate] = []
+    tried: list[tuple[LimitedPool, Candidate]] = []
     ruled_out: list[tuple[LimitedPool, TooLarge]] = []
     tried_gpus: set[str] = set()  # on which any deployment fits
     pools: list[PoolEstimate] = []
@@ -61,7 +72,7 @@ def rank_deployments(
                 for trial in _limited_pools(pool):
                     too_large = find_too_large(*trial, demand, criteria)
                     if too_large is None:
-                        candidates.append(trial.simulate(demand, objectives, criteria))
+                        tried.append((trial, trial.simulate(demand, objectives, criteria)))
                     else:
                         ruled_out.append((trial, too_large))
                 fitting.append(deployment)
@@ -78,30 +89,30 @@ def rank_deployments(
     for gpu, attempts in (fallbacks or {}).items():
         if gpu not in tried_gpus:
             try_all(attempts)
-    wide_pools = []
-    for description, make in (wide or {}).items():
-        try:
-            wide_pools.append(_prepare_pool(make(), demand, drafts, is_wide=True))
-        except PaleoError as error:
-            refused[description] = str(error)
-    for estimate in choose_wide(estimate_wide(wide_pools), candidates, demand, objectives, criteria):
+    wide_pools = _prepare_wide(wide or {}, demand, drafts, refused)
+    others = [candidate for _, candidate in tried]
+    for estimate in choose_wide(estimate_wide(wide_pools), others, demand, objectives, criteria):
         trial = LimitedPool(estimate.pool, estimate.batch_limit, estimate.draft)
-        candidates.append(trial.simulate(demand, objectives, criteria))
+        tried.append((trial, trial.simulate(demand, objectives, criteria)))
     pools += [pool for pool in wide_pools if can_split(pool.deployment)]
     estimated = estimate_splits(pools, demand, criteria)
+    pairs: list[tuple[Split, Candidate]] = []
     chosen = choose_splits(estimated, objectives, criteria.by)
     for split in chosen:
         report(completed, total + len(chosen))
         completed += 1
-        candidates.append(try_split(split, demand, objectives, criteria))
+        pairs.append((split, try_split(split, demand, objectives, criteria)))
+    candidates = [candidate for _, candidate in (*tried, *pairs)]
     if all(within(candidate, criteria.devices) is not candidate for candidate in candidates):
         # Shown is what comes nearest, of all.
         candidates += [trial.simulate(demand, objectives, criteria) for trial, _ in ruled_out]
         ruled_out.clear()
+    candidates += _at_further_limits(
+        candidates, Tried(tried, [trial for trial, _ in ruled_out], pairs), demand, objectives, criteria
+    )
     rate_per_s = demand.finite_rate_per_s
-    ranked = rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None)
     advice = DeploymentAdvice(
-        ranked,
+        rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None),
         None,
         refused,
         criteria.by,
@@ -112,6 +123,36 @@ def rank_deployments(
         too_large=tuple(too_large for _, too_large in ruled_out),
     )
     return choose(advice)
+
+
+def _prepare_wide(
+    wide: dict[str, Callable[[], Deployment]],
+    demand: Demand,
+    drafts: tuple[DraftChoice, ...],
+    refused: dict[str, str],  # to which those are added that do not fit
+) -> list[PoolEstimate]:
+    """Return the deployments whose replicas are on several nodes, with their iteration times."""
+    pools = []
+    for description, make in wide.items():
+        try:
+            pools.append(_prepare_pool(make(), demand, drafts, is_wide=True))
+        except PaleoError as error:
+            refused[description] = str(error)
+    return pools
+
+
+def _at_further_limits(
+    candidates: Sequence[Candidate],
+    tried: Tried,
+    demand: Demand,
+    objectives: Sequence[Objective],
+    criteria: Criteria,
+) -> list[Candidate]:
+    """Simulate the best deployments at batch limits between those that were tried."""
+    value_of = ranked_value(candidates, criteria.by, has_rate=demand.finite_rate_per_s is not None)
+    inside = [candidate for candidate in candidates if candidate.meets_objectives]
+    best_value = min(map(value_of, inside), default=math.inf)
+    return refine(tried, demand, objectives, criteria, best_value, value_of)
 
 
 def choose(advice: DeploymentAdvice) -> DeploymentAdvice:

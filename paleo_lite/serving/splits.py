@@ -226,55 +226,98 @@ def can_split(deployment: Deployment) -> bool:
     return launcher is not None and launcher.pools is not None and deployment.on_device.pipeline.degree == 1
 
 
+class _Decoding(NamedTuple):
+    """A pool that decodes, at a batch limit."""
+
+    pool: PoolEstimate
+    limit: int
+    draft: DraftChoice | None
+    token_s: float  # per token of an answer
+    slow_token_s: float  # with the slowest iterations
+
+    @property
+    def answer_tokens(self) -> float:
+        """Mean tokens of an answer."""
+        return float(self.pool.sample.output_tokens.mean())
+
+    @property
+    def polled_s(self) -> float:
+        """Seconds in which a replica looks for the prompts that it has been sent."""
+        iterations = self.pool.prepared.engine.handover.iterations
+        return iterations * self.token_s * self.pool.tokens_per_iteration(self.draft)
+
+
+def _decode_at(pool: PoolEstimate, limit: int) -> _Decoding:
+    """Return a pool that decodes so many sequences in each replica, with the heads that are fastest then."""
+    draft = pool.best_draft(limit)
+    token_s = pool.token_s(limit, "expected", draft)
+    slow_token_s = max(pool.token_s(limit, pool.prepared.slowest, draft), token_s)
+    return _Decoding(pool, limit, draft, token_s, slow_token_s)
+
+
 def estimate_splits(pools: Sequence[PoolEstimate], demand: Demand, criteria: Criteria) -> list[Split]:
     """Return all pairs of pools in the same format, with the replicas that match them, and their estimates."""
     splits = []
-    for decoding in pools:
-        limits = [limit for limit in decoding.batch_limits if limit <= decoding.most_sequences]
+    for pool in pools:
         partners = [
-            (pool, _transfer_s(pool, decoding))
-            for pool in pools
-            if _can_hand_over(pool.deployment, decoding.deployment)
+            (prompts, _transfer_s(prompts, pool))
+            for prompts in pools
+            if _can_hand_over(prompts.deployment, pool.deployment)
         ]
-        for limit in limits:
-            draft = decoding.best_draft(limit)
-            tpot_s = decoding.token_s(limit, "expected", draft)
-            slow_s = max(decoding.token_s(limit, decoding.prepared.slowest, draft), tpot_s)
-            answer_tokens = float(decoding.sample.output_tokens.mean())
-            polled_s = decoding.prepared.engine.handover.iterations * tpot_s * decoding.tokens_per_iteration(draft)
+        for limit in pool.batch_limits:
+            if limit > pool.most_sequences:
+                break
+            decoding = _decode_at(pool, limit)
             for prompts, sent_s in partners:
-                transfer_s = sent_s + polled_s
-                times_s = answer_tokens * tpot_s, answer_tokens * slow_s
-                prompts_per_s = prompts.held_prompts_per_s(transfer_s)
-                sizes = _match(prompts, prompts_per_s, decoding, limit, demand, criteria, times_s)
-                if sizes is None:
-                    continue
-                rate_per_s = min(sizes[0] * prompts_per_s[0], sizes[1] * limit / (answer_tokens * tpot_s))
-                ttft_s = prompts.prompt_s + transfer_s + tpot_s
-                low_per_s = limit / (answer_tokens * slow_s)
-                splits.append(
-                    Split(
-                        prompts,
-                        sizes[0],
-                        decoding,
-                        sizes[1],
-                        limit,
-                        draft,
-                        rate_per_s,
-                        low_per_s,
-                        ttft_s,
-                        tpot_s,
-                        prompts_per_s,
-                    )
-                )
+                split = _estimate_split(prompts, sent_s, decoding, demand, criteria)
+                if split is not None:
+                    splits.append(split)
     return splits
+
+
+def _estimate_split(
+    prompts: PoolEstimate,
+    sent_s: float,  # seconds in which a prompt gets from one pool to the other
+    decoding: _Decoding,
+    demand: Demand,
+    criteria: Criteria,
+) -> Split | None:
+    """Return a pair of pools with the replicas that match them; None if they need more devices than there are."""
+    pool, limit, answer_tokens = decoding.pool, decoding.limit, decoding.answer_tokens
+    transfer_s = sent_s + decoding.polled_s
+    answer_s = answer_tokens * decoding.token_s, answer_tokens * decoding.slow_token_s
+    prompts_per_s = prompts.held_prompts_per_s(transfer_s)
+    sizes = _match(prompts, prompts_per_s, pool, limit, demand, criteria, answer_s)
+    if sizes is None:
+        return None
+    return Split(
+        prompts=prompts,
+        prompt_replicas=sizes[0],
+        decoding=pool,
+        decode_replicas=sizes[1],
+        batch_limit=limit,
+        draft=decoding.draft,
+        requests_per_s=min(sizes[0] * prompts_per_s[0], sizes[1] * limit / answer_s[0]),
+        low_decoded_per_s=limit / answer_s[1],
+        ttft_s=prompts.prompt_s + transfer_s + decoding.token_s,
+        tpot_s=decoding.token_s,
+        prompts_per_s=prompts_per_s,
+    )
+
+
+def estimate_limits(split: Split, limits: Sequence[int], demand: Demand, criteria: Criteria) -> list[Split]:
+    """Return the same pair of pools at other batch limits, with the replicas that match it there."""
+    sent_s = _transfer_s(split.prompts, split.decoding)
+    decodings = [_decode_at(split.decoding, limit) for limit in limits]
+    splits = [_estimate_split(split.prompts, sent_s, decoding, demand, criteria) for decoding in decodings]
+    return [each for each in splits if each is not None]
 
 
 def choose_splits(splits: Sequence[Split], objectives: Sequence[Objective], by: str) -> list[Split]:
     """Return the pairs that are simulated: the best by their estimates, and those along the front."""
     possible = [split for split in splits if may_meet(split.ttft_s, split.tpot_s, split.decoding, objectives)]
     chosen: list[Split] = []
-    ranked = sorted(possible, key=lambda split: _cost(split, by))
+    ranked = sorted(possible, key=lambda split: cost_of_split(split, by))
     pairs: dict[tuple[int, int], int] = {}
     for split in ranked:
         pair = id(split.prompts), id(split.decoding)
@@ -353,14 +396,20 @@ def _fill(
     return best
 
 
-def may_meet(ttft_s: float, tpot_s: float, pool: PoolEstimate, objectives: Sequence[Objective]) -> bool:
+def may_meet(
+    ttft_s: float,
+    tpot_s: float,
+    pool: PoolEstimate,
+    objectives: Sequence[Objective],
+    tolerance: float = ESTIMATE_TOLERANCE,  # estimated latency over its objective up to which it may
+) -> bool:
     """Return whether estimates do not rule out that a deployment meets the objectives."""
     answer_tokens = float(pool.sample.output_tokens.mean())
     latencies = {"ttft": ttft_s, "tpot": tpot_s, "latency": ttft_s + (answer_tokens - 1) * tpot_s}
-    return all(latencies[objective.name] <= ESTIMATE_TOLERANCE * objective.limit_s for objective in objectives)
+    return all(latencies[objective.name] <= tolerance * objective.limit_s for objective in objectives)
 
 
-def _cost(split: Split, by: str) -> float:
+def cost_of_split(split: Split, by: str) -> float:
     """Return what is ranked: dollars per request or hour, or watts of the data sheet per request.
 
     Devices stand for what is unknown of them.

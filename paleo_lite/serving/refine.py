@@ -1,0 +1,191 @@
+"""Batch limits between those that advice tries, of the deployments that may become the best by them.
+
+Limits are tried in powers of two: the largest one that meets the objectives may be half of what would. What is ranked
+improves with the limit (more sequences share the weights that an iteration reads, and the replicas that a rate needs
+become fewer), so that the largest limit within the objectives is looked for by bisection, as a person would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from .candidates import RANKINGS, Candidate, Criteria
+from .requests import Demand
+from .slo import Objective
+from .splits import PoolEstimate, Split, estimate_limits
+from .trials import LimitedPool, try_split
+
+REFINED = 4
+"""Deployments of which further limits are simulated at most."""
+
+STEPS = 8
+"""Steps from a limit to its double in which limits are tried: 36, 40, 44, ... between 32 and 64."""
+
+
+class Tried(NamedTuple):
+    """What advice has tried."""
+
+    pools: Sequence[tuple[LimitedPool, Candidate]]
+    ruled_out: Sequence[LimitedPool]  # that were not simulated, as they need too many devices
+    pairs: Sequence[tuple[Split, Candidate]]
+
+
+class _Series(NamedTuple):
+    """A deployment, or a pair of pools, at the limits that were tried."""
+
+    pool: PoolEstimate  # that decodes
+    tried: list[tuple[int, Candidate | None]]  # None for what needs too many devices
+    simulate: Callable[[int], Candidate | None]  # at a limit; None where it needs too many devices
+    is_whole: bool  # whether all limits were tried that the cache holds; of pairs they were not
+
+
+class _Bracket(NamedTuple):
+    """The limits among which the largest within the objectives is."""
+
+    limits: list[int]  # that were not tried, in order
+    simulate: Callable[[int], Candidate | None]
+    ends_late: bool  # whether all of them may be within the objectives, as the limit above them does not fit
+    value: float  # what is ranked, as is expected of the best of them
+
+
+def refine(
+    tried: Tried,
+    demand: Demand,
+    objectives: Sequence[Objective],
+    criteria: Criteria,
+    best_value: float,  # of all candidates that meet the objectives
+    value_of: Callable[[Candidate], float],  # what is ranked, smallest for the best
+) -> list[Candidate]:
+    """Simulate further batch limits of the deployments that may become the best by them."""
+    brackets = []
+    for series in _group(tried, demand, objectives, criteria):
+        bracket = _find_bracket(series, demand, criteria, value_of)
+        if bracket is not None:
+            brackets.append(bracket)
+    found: list[Candidate] = []
+    for bracket in sorted(brackets, key=lambda each: each.value)[:REFINED]:
+        if bracket.value >= best_value:
+            break
+        further = _bisect(bracket, criteria)
+        found += further
+        best_value = min([best_value, *(value_of(each) for each in further if each.meets_objectives)])
+    return found
+
+
+def _group(tried: Tried, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Iterator[_Series]:
+    """Yield what was tried of each deployment and of each pair of pools."""
+    of_pools: dict[Hashable, _Series] = {}
+    candidates: list[tuple[LimitedPool, Candidate | None]] = [
+        *tried.pools,
+        *((trial, None) for trial in tried.ruled_out),
+    ]
+    for trial, candidate in candidates:
+        simulate = partial(_simulate_pool, trial, demand, objectives, criteria)
+        series = of_pools.setdefault((trial.pool, trial.draft), _Series(trial.pool, [], simulate, is_whole=True))
+        series.tried.append((trial.batch_limit, candidate))
+    yield from of_pools.values()
+    of_pairs: dict[Hashable, _Series] = {}
+    for split, candidate in tried.pairs:
+        simulate_pair = partial(_simulate_pair, split, demand, objectives, criteria)
+        series = _Series(split.decoding, [], simulate_pair, is_whole=False)
+        of_pairs.setdefault((split.prompts, split.decoding), series).tried.append((split.batch_limit, candidate))
+    yield from of_pairs.values()
+
+
+def _simulate_pool(
+    trial: LimitedPool, demand: Demand, objectives: Sequence[Objective], criteria: Criteria, batch_limit: int
+) -> Candidate:
+    return trial._replace(batch_limit=batch_limit).simulate(demand, objectives, criteria)
+
+
+def _simulate_pair(
+    split: Split, demand: Demand, objectives: Sequence[Objective], criteria: Criteria, batch_limit: int
+) -> Candidate | None:
+    matched = estimate_limits(split, [batch_limit], demand, criteria)
+    return try_split(matched[0], demand, objectives, criteria) if matched else None
+
+
+def _is_too_slow(candidate: Candidate | None, criteria: Criteria) -> bool:
+    """Return whether a candidate misses an objective, not only the number of devices."""
+    if candidate is None:
+        return False
+    is_too_large = criteria.devices is not None and candidate.devices > criteria.devices
+    return len(candidate.missed) > is_too_large
+
+
+def _find_bracket(
+    series: _Series, demand: Demand, criteria: Criteria, value_of: Callable[[Candidate], float]
+) -> _Bracket | None:
+    """Return what is looked for between the limits of a deployment; None if nothing is."""
+    tried = sorted(series.tried, key=lambda each: each[0])
+    inside = [each for each in tried if not _is_too_slow(each[1], criteria)]
+    outside = [each for each in tried if _is_too_slow(each[1], criteria)]
+    most = series.pool.most_sequences
+    if not inside and (series.is_whole or outside[0][0] == 1):
+        return None
+    low, low_candidate = inside[-1] if inside else (outside[0][0] // 2, None)
+    high, high_candidate = outside[0] if outside else (min(2 * low, most + 1), None)
+    limits = _limits_between(low, high, series.pool.deployment.limited_ranks, demand.concurrency)
+    if not outside and demand.concurrency is None and low < most < 2 * low - 1:
+        limits = sorted({*limits, most})  # all that the cache holds
+    if not limits:
+        return None
+    if high_candidate is not None:
+        value = _between(low_candidate, high_candidate, value_of)
+    else:
+        value = _beyond(low_candidate, low / limits[-1], demand, criteria, value_of)
+    return _Bracket(limits, series.simulate, not outside, value)
+
+
+def _limits_between(low: int, high: int, ranks: int, users: int | None) -> list[int]:
+    """Return the limits between two: in steps, which ranks share, or those that divide some users among replicas."""
+    if users is not None:
+        numbers = range(max(math.ceil(users / high), 1), math.ceil(users / low) + 1)
+        limits = {math.ceil(users / replicas) for replicas in numbers}
+        return sorted(limit for limit in limits if low < limit < high)
+    step = max(low // STEPS, ranks)
+    return list(range(low + step, high, step))
+
+
+def _between(low: Candidate | None, high: Candidate, value_of: Callable[[Candidate], float]) -> float:
+    """Return what is ranked at the limit that just meets the objectives, by those of a smaller and a larger one."""
+    best = value_of(high)
+    if low is None or not low.objective_ratio or not high.objective_ratio or not math.isfinite(value_of(low)):
+        return best
+    share = math.log(1 / low.objective_ratio) / math.log(high.objective_ratio / low.objective_ratio)
+    return float(value_of(low) ** (1 - share) * best**share)
+
+
+def _beyond(
+    low: Candidate | None,
+    share: float,  # that it would keep of what is ranked, if it fell as the limit grows
+    demand: Demand,
+    criteria: Criteria,
+    value_of: Callable[[Candidate], float],
+) -> float:
+    """Return what is ranked at a larger limit than any that was tried, at the least."""
+    if low is None:
+        return 0.0
+    if demand.finite_rate_per_s is not None and RANKINGS[criteria.by].at_rate == "usd_per_h":
+        share = math.ceil(low.replicas * share) / low.replicas  # whole replicas carry the rate
+    return value_of(low) * share
+
+
+def _bisect(bracket: _Bracket, criteria: Criteria) -> list[Candidate]:
+    """Simulate limits until the largest within the objectives is known."""
+    found = []
+    low, high = -1, len(bracket.limits)
+    place = high - 1 if bracket.ends_late else high // 2
+    while low < place < high:
+        candidate = bracket.simulate(bracket.limits[place])
+        if candidate is not None:
+            found.append(candidate)
+        if _is_too_slow(candidate, criteria):
+            high = place
+        else:
+            low = place
+        place = (low + high) // 2
+    return found
