@@ -63,7 +63,8 @@ def best_page(best: Best) -> Document:
     facts = [("rows", _count_rows(best))]
     facts += [(columns[name].heading, columns[name].text(rows[0])) for name in shared]
     facts += _knee_facts(best, columns, shared)
-    shown = [*_other_options(rows), *(column for column in _COLUMNS if column.key not in shared)]
+    others = _with_settings([column for column in _COLUMNS if column.key not in shared], rows)
+    shown = [*_other_options(rows), *others]
     shown = _with_objectives(shown, [name for name in best.columns if name not in shared])
     title = f"{best.objective[0].upper()}{best.objective[1:]}"
     notes = []
@@ -108,6 +109,28 @@ def _other_options(rows: list[dict[str, Any]]) -> list[Column]:
     # Other names and texts than those of options may stand in a file of unknown origin.
     options = [name for name in names if re.fullmatch(r"[a-z_]{1,40}", name)]
     return [option_column(name) for name in options]
+
+
+def _with_settings(shown: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
+    """Return columns of which those of settings that differ between rows are shown at any width."""
+    differing = [name for name in _SETTINGS if len({row.get(name) for row in rows}) > 1]
+    given = [name for name in differing if name not in _FOLLOWING]
+    kept = [name for name in differing if name in given or not _follows(name, given, rows)]
+    columns = []
+    for column in shown:
+        drop_order = column.drop_order
+        if column.key in kept:
+            drop_order = 0
+        elif column.key not in _CONFIGURATION:
+            drop_order = max(drop_order, 1)  # results make room for settings
+        columns.append(column.replace(drop_order=drop_order))
+    return columns
+
+
+def _follows(name: str, given: Sequence[str], rows: Sequence[dict[str, Any]]) -> bool:
+    """Return whether rows that agree in the given settings agree in another one."""
+    settings = {tuple(row.get(key) for key in given) for row in rows}
+    return len(settings) == len({(*(row.get(key) for key in given), row.get(name)) for row in rows})
 
 
 def _with_objectives(shown: Sequence[Column], objectives: Sequence[str]) -> list[Column]:
@@ -156,15 +179,22 @@ _CONFIGURATION = (
     "network", "gpu", "power_limit_w", "clock", "precision", "phase", "time_model", "answer", "scaling", "strategy",
     "link", "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
     "overloaded", "meets", "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution",
-    "offload", "image_size", "steps", "frames", "ulysses", "ring",
+    "offload", "image_size", "steps", "frames", "ulysses", "ring", "engine", "kv_cache",
 )  # fmt: skip
+"""Columns that are stated above the table where all rows agree."""
+
+_SETTINGS = tuple(name for name in _CONFIGURATION if name not in ("answer", "overloaded", "meets"))
+"""Columns of what was asked, without which rows that differ in nothing else look alike."""
+
+_FOLLOWING = ("collective", "link", "time_model", "execution")
+"""Settings that an answer chooses where none is given, and which then follow from the others."""
 
 _COLUMNS = select_columns(
     "network", "gpu", "power_limit_w", "clock", "precision", "phase", "workers", "devices", "strategy", "scaling",
-    "link", "collective", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
-    "attention_data_parallel", "pipeline", "replicas", "execution", "offload", "image_size", "steps", "frames",
-    "ulysses", "ring", "rate_per_s", "concurrency", "tokens_per_s", "prompt_s", "overloaded", "meets", "ttft_p50_s",
-    "tpot_p50_s", "latency_p99_s", "output_tokens_per_s_per_gpu", "output_tokens_per_s_per_user",
+    "link", "collective", "sequence_length", "batch_size", "engine", "weights", "kv_cache", "tensor",
+    "expert_parallel", "attention_data_parallel", "pipeline", "replicas", "execution", "offload", "image_size",
+    "steps", "frames", "ulysses", "ring", "rate_per_s", "concurrency", "tokens_per_s", "prompt_s", "overloaded",
+    "meets", "ttft_p50_s", "tpot_p50_s", "latency_p99_s", "output_tokens_per_s_per_gpu", "output_tokens_per_s_per_user",
     "saturation_requests_per_s", "cache_occupancy", "usd_per_h", "usd_per_million_output_tokens",
     "joules_per_million_output_tokens", "time_s", "interval", "answer", "time_per_image_s", "bound_s",
     "throughput_per_s", "scaling_efficiency", "memory_bytes", "fits", find_column("flops_efficiency", key="efficiency"),
@@ -175,7 +205,7 @@ _COLUMNS = select_columns(
         "attention_data_parallel", "interval", "time_per_image_s", "precision", "replicas",
         "joules_per_million_output_tokens", "answer", "phase", "frames", "saturation_requests_per_s", "ulysses",
         "ring", "memory_bytes", "usd_per_million", "output_tokens_per_s_per_user", "throughput_per_s", "site_kwh",
-        "weights", "offload", "usd_per_h", "kwh", "tensor", "hours",
+        "engine", "kv_cache", "weights", "offload", "usd_per_h", "kwh", "tensor", "hours",
     ),
     short=True,
 )  # fmt: skip

@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile, BadValue, UnknownName
+from paleo_lite.questions.kind import KINDS, find_kind
+from paleo_lite.questions.option import options_of
 from paleo_lite.reporting.sweep import best_page
+from paleo_lite.reporting.terminal import format_table_lines
 from paleo_lite.sweeps import best as module
-from paleo_lite.sweeps.best import Goal, find_best, pareto_front
+from paleo_lite.sweeps.best import Best, Goal, find_best, pareto_front
 from paleo_lite.sweeps.columns import with_site
+from paleo_lite.sweeps.questions import OPTION_COLUMNS
 from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space
 from paleo_lite.sweeps.where import parse_where
@@ -331,3 +335,22 @@ def test_rows_of_several_networks_are_no_alternatives(sweep):
     one = find_best(path, Goal(minimise="time_s"), where="network == alexnet and phase == training")
     assert one.tasks == {"network": 1, "phase": 1}
     assert not any("alternative" in note for note in best_page(one).notes)
+
+
+def _settings_of_files():
+    """Return the columns of all options, as files of rows name them; prices stand among the facts."""
+    names = {name for kind in KINDS for name in options_of(find_kind(kind).record)}
+    columns = {OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name for name in names}
+    return sorted(columns - {"price", "calibration"})
+
+
+@pytest.mark.parametrize("name", _settings_of_files())
+def test_the_only_setting_that_differs_is_shown_at_any_width(name) -> None:
+    """Two rows with all results, which would fill the line."""
+    results = dict.fromkeys(("time_s", "tokens_per_s", "ttft_p50_s", "tpot_p50_s", "cost_usd", "usd_per_h"), 1.0)
+    row = {"network": "vgg16", "gpu": "t4", "answer": "forecast", **results}
+    found = Best([{**row, name: 11}, {**row, name: 22}], "lowest cost", 2, 2, ("cost_usd",))
+    lines = format_table_lines(best_page(found).tables[0], 50)
+    assert "not shown" in "".join(lines) and max(map(len, lines)) <= 50
+    first, second = lines[next(number for number, line in enumerate(lines) if "─" in line) + 1 :][:2]
+    assert "11" in first and "22" in second
