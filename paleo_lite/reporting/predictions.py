@@ -212,10 +212,14 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
     bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
     unit = COUNT_UNITS.get(prediction.convention, "FLOP")
     counted = format_si(prediction.flops, unit, 5)
-    if prediction.convention != "given":
+    if prediction.launched is not None and prediction.convention == "flops":
+        counted += " by the kernels, which leave out what a mask hides"
+    elif prediction.convention != "given":
         counted += f" ({prediction.convention} convention)"
-    if prediction.macs is not None and prediction.bytes is not None:
-        counted += f", {format_si(prediction.macs, 'MAC', 5)}, {format_si(prediction.bytes, 'B')} moved"
+    if prediction.macs is not None and prediction.launched is None:
+        counted += f", {format_si(prediction.macs, 'MAC', 5)}"
+    if prediction.bytes is not None:
+        counted += f", {format_si(prediction.bytes, 'B')} moved"
     facts = [
         ("time model", describe_model(prediction.model)),
         ("peak", prediction.peak.describe()),

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from ..calibration.posterior import remaining_width, shares_of
-from ..engines.activity import DataSheetConstants, kernel_activity, least_s
+from ..engines.activity import DataSheetConstants, kernel_activity, kernel_flops, least_s
 from ..engines.blocks import sampled_logits
 from ..engines.causes import HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.constants import EngineConstants, Host
@@ -146,6 +146,11 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     def kernels_s(self) -> Any:
         """Seconds of all kernels, under the power limit of the device."""
         return self.compute_s + self.exchange_s
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of all kernels, of one number of sequences."""
+        return sum(counted.count * kernel_flops(counted.kernel, self.load) for counted in self.kernels)
 
     @property
     def host_s(self) -> Any:

@@ -179,8 +179,8 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
         seconds_per_sample = single.time_s[..., np.searchsorted(single.sizes, grid.batches)] / grid.batches
         columns["speedup"] = throughput * broadcast_along(seconds_per_sample, "case", "device", "model", "batch")
     columns["scaling_efficiency"] = columns["speedup"] / workers
-    worker_flops = np.where(grid.per_worker > 0, single.flops[:, single.index_of(grid.per_worker)], np.nan)
-    flops = broadcast_along(worker_flops, "case", "scaling", "workers", "batch")
+    worker_flops = np.where(grid.per_worker > 0, single.flops[..., single.index_of(grid.per_worker)], np.nan)
+    flops = broadcast_along(worker_flops, "case", "device", "model", "scaling", "workers", "batch")
     peaks = [_peak_per_s(machine, grid.chunk.precision) for machine in grid.machines]
     prices = [_price_usd_per_h(space, listing) for listing in grid.listings]
     # An unknown value, None, becomes NaN, and so do the columns that depend on it.

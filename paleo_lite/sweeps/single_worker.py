@@ -50,7 +50,7 @@ class SingleWorkerTimes(NamedTuple):
     low_s: Floats
     high_s: Floats
     bound_s: Floats  # lower bound by data sheets
-    flops: Floats  # FLOPs; (case, batch size per worker)
+    flops: Floats  # of layers, or of the kernels of an engine
     activity: Activity  # what the device does, arrays over the axes of `time_s`
     # Times by pass, by the indices of case, device and model; filled only if there are several workers.
     passes: dict[tuple[int, int, int], Passes]
@@ -93,13 +93,13 @@ class _FilledTimes:
         self.time_s, self.low_s, self.high_s, self.bound_s = (np.full(shape, np.nan) for _ in range(4))
         self.traffic_s = np.full((shape[0], shape[1], shape[3]), np.nan)
         self.arithmetic_s, self.memory_s, self.peak_s = (np.full(shape, np.nan) for _ in range(3))
-        self.flops = np.empty((len(grid.chunk.cases), len(sizes)))
+        self.flops = np.full(shape, np.nan)
         self._blocks_of_passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
 
     def fill_block(self, stack: CaseStack, cases: slice, block: slice) -> None:
         """Fill the times of a stack of cases at a block of batch sizes."""
         batched = stack.at_batch_sizes(self.sizes[block])
-        self.flops[cases, block] = batched.sum_by_case(batched.features.flops)
+        self.flops[cases, :, :, block] = batched.sum_by_case(batched.features.flops)[:, np.newaxis, np.newaxis]
         for device in {device for device, _ in self.models}:
             self._fill_bound(batched, device, cases, block)
         for key, model in self.models.items():
@@ -203,7 +203,6 @@ def fill_engine_times(grid: Grid, single: SingleWorkerTimes) -> None:
         by_layers = Workload(
             resolve_network(sized), grid.chunk.precision, phase=phase, execution=ENGINE, weights=grid.chunk.weights
         )
-        single.flops[case] = [by_layers.work.column("flops", phase, int(size)).sum() for size in single.sizes]
         for key, engine in grid.engines.items():
             workload = by_layers.with_changes(engine=engine)
             device, row = grid.machines[key[0]].device, (case, *key)
@@ -219,7 +218,9 @@ def fill_engine_times(grid: Grid, single: SingleWorkerTimes) -> None:
             for target, seconds in zip(single.activity, iteration.activity, strict=True):
                 if np.ndim(target):
                     target[row] = seconds
-            totals = [structs.replace(iteration, sequences=int(size)).memory().total_bytes for size in single.sizes]
+            iterations = [structs.replace(iteration, sequences=int(size)) for size in single.sizes]
+            single.flops[row] = [of_size.flops for of_size in iterations]
+            totals = [of_size.memory().total_bytes for of_size in iterations]
             needed_bytes = np.where(grid.per_worker > 0, np.array(totals, dtype=np.float64)[indices], np.nan)
             memory = grid.columns.setdefault("own_memory_bytes", np.full(grid.shape, np.nan))
             memory[row] = broadcast_along(needed_bytes, "scaling", "workers", "batch")[0, 0, 0]

@@ -206,12 +206,17 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def flops(self) -> int:
-        """FLOPs in the workload's convention."""
+        """FLOPs in the workload's convention, of the kernels of an engine where they are timed.
+
+        Those leave out the pairs that a mask hides. Conventions other than ``flops`` have rules for layers alone.
+        """
+        if self.launched is not None and self.convention == "flops":
+            return round(float(self.launched.flops.sum()))
         return int(self.counts_by_pass.sum())
 
     @cached_property
     def macs(self) -> int | None:
-        """Multiply-accumulates; None for a FLOP count alone."""
+        """Multiply-accumulates of the layers of the network; None for a FLOP count alone."""
         return int(self.macs_by_pass.sum()) if self.workload.has_layers else None
 
     @cached_property

@@ -142,6 +142,18 @@ def test_a_note_states_how_much_slower_the_host_is(batch_size: int) -> None:
         assert note.endswith(f"the step takes {slowdown:.2g} times as long")
 
 
+def test_an_engine_has_one_count_of_flops() -> None:
+    """Llama 3 8B: 32 blocks of 4096, 14336 and 32 heads of 128, 8 of them of keys; of 128,256 logits those of one token."""
+    tokens = 8192
+    blocks = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
+    pairs = tokens * (tokens + 1) // 2  # of a query and a key before it
+    attention = 32 * 2 * (2 * 32 * 128) * pairs
+    expected = 2 * blocks * tokens + attention + 2 * 4096 * 128_256
+    found = pl.predict("llama-3-8b", gpu="h100-sxm", phase="prefill", sequence_length=tokens)
+    assert found.flops == expected == sum(row["flops"] for row in found.rows())
+    assert found.mfu == pytest.approx(expected / 989.4e12 / found.time_s, rel=1e-4)
+
+
 def test_mfu_is_flops_over_peak_over_time() -> None:
     """PaLM (Chowdhery et al. 2022), appendix B."""
     prediction = pl.predict("vgg16", gpu="k40m", batch_size=32)
