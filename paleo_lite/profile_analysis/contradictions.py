@@ -60,6 +60,12 @@ _GENERATIONS = (
 """Minimum compute capability of a kernel, by the GPU generation in its name."""
 _GENERATION_HINTS = ("sm", "maxwell_", "volta_", "turing_", "ampere_", "hopper_")
 
+_LIBRARIES = (
+    ("AMD", re.compile(r"^Cijk_|\.kd\b|miopen|rocblas|hipblas", re.IGNORECASE)),
+    ("NVIDIA", re.compile(r"^nvjet_|(?<![a-z0-9])(?:volta|turing|ampere|hopper)_|(?<![a-z0-9])sm\d\d_")),
+)
+"""Makers of devices, by the names of the kernels of their libraries."""
+
 FIRST_CAPABILITY_AFTER_KEPLER = 5.0
 """Libraries use Kepler kernels (sm_3x) on Kepler only; kernels of later generations also run on successors."""
 
@@ -78,6 +84,8 @@ class OriginEvidence(msgspec.Struct, frozen=True):
     minimum_capability: tuple[float, str] | None
     kepler_kernel: str = ""  # a kernel compiled for Kepler; empty if there is none
     on_processor: str = ""  # what computed all kernels on the processor of the host; empty if a device did
+    # Maker of the devices that its profiler or the library of a kernel is for, and what tells it.
+    maker: tuple[str, str] | None = None
 
 
 def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None) -> OriginEvidence:
@@ -99,7 +107,19 @@ def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None
         minimum_capability=max(capabilities, default=None),
         kepler_kernel=kepler_kernels[0] if kepler_kernels else "",
         on_processor=profile.on_processor,
+        maker=_find_maker(profile, seconds),
     )
+
+
+def _find_maker(profile: Profile, seconds: Mapping[str, float]) -> tuple[str, str] | None:
+    """Return the maker of the devices that a profiler, or the library of a kernel, is for, and what tells it."""
+    if profile.maker:
+        return profile.maker, f"it was made by {profile.maker}'s profiler (format {profile.format})"
+    for name in seconds:
+        for maker, pattern in _LIBRARIES:
+            if pattern.search(name):
+                return maker, f"its kernel {name[:60]} is of {maker}'s libraries"
+    return None
 
 
 def _read_kernel_seconds(profile: Profile) -> dict[str, float]:
@@ -210,6 +230,9 @@ def _contradicts_device(evidence: OriginEvidence, device: Device) -> str | None:
     device_keys = [normalize_name(name) for name in (device.id, device.name, *device.aliases)]
     if evidence.gpus and not any(model_word(gpu) in device_key for gpu in evidence.gpus for device_key in device_keys):
         return f"it was taken on {', '.join(evidence.gpus)}, not on {device.name}"
+    if evidence.maker is not None and evidence.maker[0] != device.vendor:
+        _, sign = evidence.maker
+        return f"{sign}, and {device.name} is a device of {device.vendor}"
     if re.fullmatch(r"\d+\.\d+", device.capability) is None:  # only NVIDIA's capabilities are numbers
         return None
     capability = float(device.capability)

@@ -43,7 +43,7 @@ class RecordedGpu(msgspec.Struct, frozen=True):
 
 class _Properties(msgspec.Struct):
     name: str = ""
-    memory_bytes: int | None = msgspec.field(name="totalGlobalMem", default=None)
+    memory_bytes: Any = msgspec.field(name="totalGlobalMem", default=None)  # of a tool that may write 8.5e+10
 
 
 def recorded_gpus(profile: Profile) -> tuple[RecordedGpu, ...]:
@@ -70,7 +70,13 @@ def _gpus_in_trace(path: Path, head: bytes) -> list[RecordedGpu]:
         properties = msgspec.json.decode(match[1], type=list[_Properties])
     except msgspec.DecodeError:
         return []
-    return [RecordedGpu(make_printable(item.name), item.memory_bytes) for item in properties if item.name]
+    return [_recorded(item.name, item.memory_bytes) for item in properties if item.name]
+
+
+def _recorded(name: Any, memory_bytes: Any) -> RecordedGpu:
+    """Return a recorded GPU, without its memory where that is no number of bytes."""
+    is_known = isinstance(memory_bytes, (int, float)) and memory_bytes >= 1
+    return RecordedGpu(make_printable(str(name)), round(memory_bytes) if is_known else None)
 
 
 def _read_tail(path: Path) -> bytes:
@@ -102,12 +108,7 @@ def _gpus_in_database(path: Path) -> list[RecordedGpu]:
             if table.startswith(_AGENT_TABLE) and {"type", "product_name"} <= {*columns}:
                 query = f"SELECT DISTINCT product_name, NULL FROM \"{table}\" WHERE type = 'GPU' LIMIT {_MAX_ROWS}"
                 rows += connection.execute(query).fetchall()
-    gpus = []
-    for name, memory_bytes in rows:
-        if name:
-            is_known = isinstance(memory_bytes, int) and memory_bytes > 0
-            gpus.append(RecordedGpu(make_printable(str(name)), memory_bytes if is_known else None))
-    return gpus
+    return [_recorded(name, memory_bytes) for name, memory_bytes in rows if name]
 
 
 def candidate_devices(gpu: RecordedGpu, files: Iterable[str | Path] = ()) -> list[Device]:

@@ -59,6 +59,7 @@ class AscendCsv:
     """Reader of these files; see `detect.Reader`."""
 
     name = "ascend"
+    maker = "Huawei"
     description = "Ascend CSV (kernel_details, op_summary, op_statistic, operator_details, task_time)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
@@ -220,6 +221,7 @@ class AscendTrace:
     """Reader of these traces. `device` and `stream` count processes and threads in the order of their first tasks."""
 
     name = "ascend-trace"
+    maker = "Huawei"
     description = "Ascend traces (trace_view.json, msprof_*.json)"
 
     def recognises(self, path: Path, head: bytes) -> bool:

@@ -129,6 +129,17 @@ class Profile(msgspec.Struct, frozen=True):
         return [] if find_doubts is None else find_doubts(self.path)
 
     @property
+    def remarks(self) -> list[str]:
+        """What the file says besides the times of kernels, a sentence each."""
+        find_remarks = getattr(self.reader, "remarks", None)
+        return [] if find_remarks is None else find_remarks(self.path)
+
+    @property
+    def maker(self) -> str:
+        """Maker of the devices that the profiler is for; empty for profilers of several makers' devices."""
+        return str(getattr(self.reader, "maker", ""))
+
+    @property
     def on_processor(self) -> str:
         """What computed all kernels on the processor of the host; empty for profiles of a device."""
         find_processor = getattr(self.reader, "on_processor", None)

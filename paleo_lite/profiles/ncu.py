@@ -55,6 +55,7 @@ class NcuCsv:
     """Reader of this format; see `detect.Reader`."""
 
     name = "ncu"
+    maker = "NVIDIA"
     description = "Nsight Compute (ncu), CSV (details or --page raw) or as printed"
 
     def recognises(self, path: Path, head: bytes) -> bool:

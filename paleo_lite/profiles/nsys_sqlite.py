@@ -67,6 +67,7 @@ class NsysSqlite:
     """Reader of this format; see `detect.Reader`."""
 
     name = "nsys-sqlite"
+    maker = "NVIDIA"
     description = "Nsight Systems SQLite"
 
     def recognises(self, path: Path, head: bytes) -> bool:

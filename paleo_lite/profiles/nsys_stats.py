@@ -41,6 +41,7 @@ class NsysStatsCsv:
     """Reader of this format; see `detect.Reader`."""
 
     name = "nsys-stats"
+    maker = "NVIDIA"
     description = "nsys stats, CSV or as printed (cuda_gpu_trace, cuda_gpu_kern_sum, cuda_api_sum, nvtx_sum, ...)"
 
     def recognises(self, path: Path, head: bytes) -> bool:

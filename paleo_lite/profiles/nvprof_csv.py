@@ -66,6 +66,7 @@ class GpuTraceCsv:
     """
 
     name = "nvprof-trace"
+    maker = "NVIDIA"
     description = "nvprof GPU-trace or API-trace CSV"
 
     def recognises(self, path: Path, head: bytes) -> bool:
@@ -103,6 +104,7 @@ class MetricsCsv:
     """
 
     name = "nvprof-metrics"
+    maker = "NVIDIA"
     description = "nvprof metrics and events, CSV or as printed"
 
     def recognises(self, path: Path, head: bytes) -> bool:

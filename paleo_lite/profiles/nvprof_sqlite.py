@@ -49,6 +49,7 @@ class NvprofSqlite:
     """Reader of nvprof's SQLite. Registers per thread, static and dynamic shared memory (bytes) are ``metric.*``."""
 
     name = "nvprof-sqlite"
+    maker = "NVIDIA"
     description = "nvprof SQLite (.nvvp, .nvprof)"
 
     def recognises(self, path: Path, head: bytes) -> bool:

@@ -64,6 +64,7 @@ class SummaryText:
     """
 
     name = "nvprof-summary"
+    maker = "NVIDIA"
     description = "nvprof summary (text or CSV)"
 
     def recognises(self, path: Path, head: bytes) -> bool:

@@ -55,6 +55,7 @@ class PyprofParquet:
     """Reader of pyprof's table as parquet, regardless of the file name."""
 
     name = "pyprof"
+    maker = "NVIDIA"
     description = "pyprof parquet"
     has_starts = False
 
@@ -83,6 +84,7 @@ class PyprofCsv:
     """Reader of the output of ``python -m pyprof.prof --csv``, also as gzip."""
 
     name = "pyprof-csv"
+    maker = "NVIDIA"
     description = "pyprof CSV"
     has_starts = False
 

@@ -48,6 +48,7 @@ class RocprofCsv:
     """Reader of the CSV. Registers are ``metric.*``."""
 
     name = "rocprof"
+    maker = "AMD"
     description = "rocprof CSV (kernel_trace, memory_copy_trace, stats)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
@@ -69,6 +70,7 @@ class RocprofSummary:
     """Reader of the tables that ``rocprofv3 --summary`` prints: one of all domains, or one of each domain, or both."""
 
     name = "rocprof-summary"
+    maker = "AMD"
     description = "rocprofv3 --summary as printed"
 
     def recognises(self, path: Path, head: bytes) -> bool:
@@ -202,6 +204,7 @@ class RocpdSqlite:
     """Reader of the database."""
 
     name = "rocpd"
+    maker = "AMD"
     description = "rocprofv3's database (rocpd)"
 
     def recognises(self, path: Path, head: bytes) -> bool:

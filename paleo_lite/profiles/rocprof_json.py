@@ -87,6 +87,7 @@ class RocprofJson:
     """Reader of rocprofv3's JSON, also as gzip."""
 
     name = "rocprof-json"
+    maker = "AMD"
     description = "rocprofv3 JSON"
 
     def recognises(self, path: Path, head: bytes) -> bool:

@@ -57,6 +57,7 @@ class UnitraceText:
     """Reader of this text, between whatever else the program printed."""
 
     name = "unitrace"
+    maker = "Intel"
     description = "Intel unitrace's device timing, as printed text"
     has_starts = False
 
@@ -163,6 +164,7 @@ class UnitraceTrace:
     """Reader of these traces. `device` and `stream` count processes and threads in the order of their first events."""
 
     name = "unitrace-trace"
+    maker = "Intel"
     description = "Chrome traces of Intel unitrace (--chrome-kernel-logging), as JSON"
 
     def recognises(self, path: Path, head: bytes) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from measured import DATA
 from paleo_lite.errors import BadProfile
 from paleo_lite.machines import find_device
+from paleo_lite.machines.registry import list_devices
 from paleo_lite.profile_analysis.contradictions import (
     OriginEvidence,
     check_evidence,
@@ -22,7 +23,7 @@ from paleo_lite.profile_analysis.contradictions import (
     gather_evidence,
     precision_in_names,
 )
-from paleo_lite.profiles.detect import Profile, open_profile
+from paleo_lite.profiles.detect import READERS, Profile, load_reader, open_profile
 
 pytest.importorskip("pyarrow")
 
@@ -193,3 +194,40 @@ def test_names_of_kernels_tell_their_compute_capability(kernel: str, capability:
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}))
     evidence = gather_evidence(open_profile(tmp_path / "trace.json"))
     assert evidence.minimum_capability == (capability, kernel)
+
+
+ROCPROF = '"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n"Cijk_Ailk_Bljk_BBS.kd",10,1000000,100000,100.0\n'
+MSPROF = "Device_id,Model ID,OP Type,Core Type,Count,Total Time(us)\n0,1,MatMulV2,AI_CORE,10,1000.0\n"
+TENSILE = {"ph": "X", "cat": "kernel", "name": "Cijk_Ailk_Bljk_BBS_BH_MT128x128", "ts": 1, "dur": 1, "args": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "sign", "made_by"),
+    [
+        (ROCPROF, "it was made by AMD's profiler (format rocprof)", "mi300x"),
+        (MSPROF, "it was made by Huawei's profiler (format ascend)", "ascend-910b"),
+        (
+            json.dumps({"traceEvents": [TENSILE]}),
+            "its kernel Cijk_Ailk_Bljk_BBS_BH_MT128x128 is of AMD's libraries",
+            "mi300x",
+        ),
+        (
+            json.dumps({"traceEvents": [{**TENSILE, "name": "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"}]}),
+            "its kernel nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT is of NVIDIA's libraries",
+            "h100-sxm",
+        ),
+    ],
+)
+def test_a_profiler_of_one_maker_is_for_its_devices(text, sign, made_by, tmp_path) -> None:
+    path = tmp_path / "profile"
+    path.write_text(text)
+    evidence = gather_evidence(open_profile(path))
+    assert find_contradictions(evidence, find_device(made_by)) == []
+    other = find_device("rtx4090" if find_device(made_by).vendor != "NVIDIA" else "mi355x")
+    assert find_contradictions(evidence, other) == [f"{sign}, and {other.name} is a device of {other.vendor}"]
+
+
+def test_makers_of_profilers_make_devices() -> None:
+    readers = [load_reader(*names) for names in READERS]
+    makers = {getattr(reader, "maker", None) for reader in readers} - {None}
+    assert {"AMD", "Huawei", "Intel", "NVIDIA"} == makers <= {device.vendor for device in list_devices()}

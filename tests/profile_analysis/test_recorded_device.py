@@ -213,3 +213,18 @@ def test_exchange_of_experts_is_overlapped_communication(tmp_path):
     # Without a product in parallel: from 187.12 to 187.775.
     assert row["exposed_communication_s"] == pytest.approx(0.655e-3)
     assert [entry["collective"] for entry in row["collectives"]] == ["dispatch", "notify_dispatch"]
+
+
+@pytest.mark.parametrize("memory", ["85031780352", "85031780352.0", "8.5e10", '"79.2 GiB"', "null"])
+def test_memory_in_any_notation(memory, tmp_path):
+    """Names of the 40 GB and 80 GB card agree but for their memory."""
+    path = tmp_path / "trace.json"
+    properties = f'[{{"id": 0, "name": "NVIDIA A100-SXM4", "totalGlobalMem": {memory}}}]'
+    path.write_text(f'{{"deviceProperties": {properties}, "traceEvents": []}}')
+    (gpu,) = recorded_gpus(open_profile(path))
+    assert gpu.name == "NVIDIA A100-SXM4"
+    is_number = memory[0] == "8"
+    assert gpu.memory_bytes == (round(float(memory)) if is_number else None)
+    assert {device.memory_bytes for device in candidate_devices(gpu)} == (
+        {80 * 10**9} if is_number else {40 * 10**9, 80 * 10**9}
+    )
