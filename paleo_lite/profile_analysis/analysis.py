@@ -127,7 +127,7 @@ def measure_efficiency(
                     "`--name-pattern` reads others"
                 )
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
-    notes = []
+    notes = [f"{analysis.path.name}: {remark}" for analysis in readable for remark in analysis.remarks]
     conflicts: dict[Path, list[str]] = {}
     if reading.method == "notebook" and reading.durations is not None:
         notes.append(SWAPPED_COLUMNS_NOTE)

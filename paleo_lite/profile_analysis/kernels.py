@@ -198,7 +198,7 @@ def report_kernels(
     for (name, label), group in _group_totals(totals, full_names).items():
         rows.append(_make_row(name, label, group, total_ns, peak, bandwidth_bytes_per_s))
     missing = () if isinstance(device, Device) else (device.note,)
-    doubts = [doubt for member in profiles for doubt in member.doubts]
+    remarks = [remark for member in profiles for remark in (*member.doubts, *member.remarks)]
     configuration = {}
     for name, value in first.configuration.items():
         if all(member.configuration.get(name) == value for member in profiles):
@@ -215,7 +215,7 @@ def report_kernels(
         busy_s=busy_s,
         notes=(
             *missing,
-            *doubts,
+            *remarks,
             *_notes(first, direction, totals, rows, device, peak, device_count=len(busy_s or {}) or 1),
         ),
         raw_s=_raw_seconds(totals),

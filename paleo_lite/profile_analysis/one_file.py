@@ -67,6 +67,7 @@ class FileAnalysis(msgspec.Struct, frozen=True):
     engine_steps: list[PhaseSummary] = []  # steps of an inference engine by phase; empty without its annotations
     # How many graph launches have the operations of captured graphs; None without traces of captures.
     captured_graphs: CapturedGraphs | None = None
+    remarks: tuple[str, ...] = ()  # what the profile says besides (`Profile.remarks`)
     error: str = ""  # error message of a file without figures; empty if the file was read
 
 
@@ -137,6 +138,7 @@ def _analyse(path: Path, reading: ReadOptions) -> FileAnalysis:
         rank=find_rank(profile),
         engine_steps=engine_recorder.summarise(),
         captured_graphs=captured_graphs,
+        remarks=tuple(profile.remarks),
     )
 
 

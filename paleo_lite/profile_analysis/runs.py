@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS = (
-    "category", "kernel", "op", "direction", "start_ns", "duration_ns", "flops", "bytes", "thread", "params",
+    "category", "kernel", "op", "direction", "start_ns", "duration_ns", "calls", "flops", "bytes", "thread", "params",
     "execution", "step",
 )  # fmt: skip
 """Columns of a profile that are read."""
@@ -97,7 +97,8 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     run_of_row = np.empty(batch.num_rows, np.int64)
     run_of_row[order] = np.repeat(np.arange(len(first)), table["rows"])
     table |= _sum_by_run(batch, run_of_row, len(first))
-    table["mix"], mixes = _mix_kernels(codes["kernel"][order], texts["kernel"], first, ends)
+    calls = np.maximum(float_column(batch, "calls", 1.0), 1.0).astype(np.int64)[order]
+    table["mix"], mixes = _mix_kernels(codes["kernel"][order], calls, texts["kernel"], first, ends)
     return Runs(
         signatures=_signatures_of(row[examples], codes, texts),
         table={name: np.asarray(table[name], kind) for name, kind in FIELDS.items()},
@@ -131,19 +132,27 @@ def _sum_by_run(batch: pa.RecordBatch, run_of_row: NDArray[np.int64], runs: int)
 
 
 def _mix_kernels(
-    kernel: NDArray[np.int64], names: Sequence[str | None], first: NDArray[np.int64], ends: NDArray[np.int64]
+    kernel: NDArray[np.int64],
+    calls: NDArray[np.int64],
+    names: Sequence[str | None],
+    first: NDArray[np.int64],
+    ends: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint64], dict[int, dict[str, int]]]:
     """Return the combination of kernels of each run, and how often each kernel occurs in each combination.
 
-    `kernel` are the codes of the rows in the order of runs, which begin at `first` and end before `ends`.
+    `kernel` are the codes of the rows in the order of runs, which begin at `first` and end before `ends`, and `calls`
+    how often each was launched: a row of a table stands for several launches.
     """
     hashes = np.array([_name_hash(name) for name in names], np.uint64)
-    mix = np.add.reduceat(hashes[kernel], first)
+    mix = np.add.reduceat(hashes[kernel] * calls.astype(np.uint64), first)
     distinct, _, examples = _distinct(mix)
     kernels_of: dict[int, dict[str, int]] = {}
     for key, example in zip(distinct.tolist(), examples.tolist()):
-        codes = kernel[first[example] : ends[example]]
-        kernels_of[key] = Counter(str(names[code]) for code in codes.tolist())
+        rows = slice(first[example], ends[example])
+        launches: Counter[str] = Counter()
+        for code, count in zip(kernel[rows].tolist(), calls[rows].tolist()):
+            launches[str(names[code])] += count
+        kernels_of[key] = launches
     return mix, kernels_of
 
 

@@ -45,6 +45,7 @@ _SQUEEZED_HEADING = re.compile(rf" ?Name(?: (?>{_COLUMN}))++", re.IGNORECASE)
 _QUANTITY = r"(?:--|-?[\d.]+ ?[a-zA-Zµμ%]*)"
 """A number with its unit."""
 _FOOTER = re.compile(r"\s*(Self [A-Z]\w+ time total): *(\S+(?: [a-zµμ]+)?)\s*")
+_HOST_TOTAL = "Self CPU time total"
 _KNOWN = {"Self CPU %", "Self CPU", "Self CPU total", "CPU total", "CPU total %", "CPU time", "CPU time avg"}
 _NOT_DEVICES = {"CPU", "CPU %"}
 _FLOPS = re.compile(r"Total ([KMGTP]?)FLOPs", re.IGNORECASE)
@@ -55,6 +56,8 @@ _SIZES |= {"TB": 2.0**40}
 _ABSENT = ("", "--", "NaN", "nan")
 _ON_DEVICE = ("kernel", "memcpy", "memset", "communication")
 """Categories of what runs on a device."""
+_OF_OPERATION = ("params", "flops")
+"""What the row of an operation says of its kernels."""
 _ROUNDING = 0.005
 """Share of the total by which the sum of rounded rows may differ from it."""
 _OPERATION = re.compile(r"aten::\w+")
@@ -65,9 +68,10 @@ class TorchTable:
     """Reader of a table of PyTorch's profiler, also within a log or as gzip.
 
     An operation is a row of category cpu with its total CPU time. Its device time is ``metric.device_ns`` including
-    called operations, and ``metric.self_device_ns`` without them. A row with device time only is a kernel or copy. In
-    a table without such rows (before PyTorch 2), each operation's own device time is a row besides.
-    FLOPs are PyTorch's count (2 per multiply-accumulate); `params` are the printed input shapes.
+    called operations, and ``metric.self_device_ns`` without them. A row with device time only is a kernel or copy, of
+    the operation that alone was called as often and took as long on the device itself. The device time of operations
+    whose kernels are not listed, as before PyTorch 2, is a row besides. FLOPs are PyTorch's count (2 per
+    multiply-accumulate); `params` are the printed input shapes.
     """
 
     name = "torch-table"
@@ -98,6 +102,17 @@ class TorchTable:
             "or somebody changed them"
         ]
 
+    def remarks(self, path: Path) -> list[str]:
+        """Return which share of the host's time the device was busy, if the totals below the table tell."""
+        _, times = _read(path)
+        if not 0 < times.total_ns < times.host_ns:
+            return []
+        device, host = (format_si(time_ns * 1e-9, "s") for time_ns in (times.total_ns, times.host_ns))
+        return [
+            f"the device was busy for {device}, while operators and calls of the host took {host}: at most "
+            f"{times.total_ns / times.host_ns:.0%} of the time, if one thread ran them"
+        ]
+
 
 LEFT_OUT = "(rows that the table leaves out)"
 """Name of a row with the device time of what ``row_limit`` or the person who copied the table left out."""
@@ -108,6 +123,7 @@ class _TableTimes(NamedTuple):
 
     total_ns: float  # as printed below the table; 0 without it
     listed_ns: float  # of the rows
+    host_ns: float  # of the host, as printed below the table; 0 without it
     annotated_ns: float  # of the kernels within annotations, which the total counts twice before PyTorch 2.4
 
 
@@ -123,16 +139,48 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], _TableTimes]:
         if row["category"] == "kernel" and (row["kernel"] in names or row["kernel"].startswith("Optimizer.")):
             row["category"] = "marker"
             annotated_ns += row["duration_ns"]
-    rows += _device_rows(rows)
-    listed_ns = sum(row["duration_ns"] or 0.0 for row in rows if row["category"] in _ON_DEVICE)
-    return rows, _TableTimes(_total_ns(path, tables[0].totals), listed_ns, annotated_ns)
+    total_ns, host_ns = _totals_ns(path, tables[0].totals)
+    _name_operations(rows)
+    left_ns = total_ns - annotated_ns - _device_ns(rows)
+    rows += _device_rows(rows, left_ns)
+    return rows, _TableTimes(total_ns, _device_ns(rows), host_ns, annotated_ns)
 
 
-def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what operations ran on the device themselves, as rows, for a table that does not list kernels."""
-    if any(row["category"] in _ON_DEVICE for row in rows):
+def _device_ns(rows: list[dict[str, Any]]) -> float:
+    """Return the time of the rows of a device."""
+    return sum(row["duration_ns"] or 0.0 for row in rows if row["category"] in _ON_DEVICE)
+
+
+def _name_operations(rows: list[dict[str, Any]]) -> None:
+    """Give kernels the operation that launched them, with its shapes and FLOPs, where times and calls tell which."""
+    kernels: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    operations: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["category"] == "kernel":
+            kernels.setdefault((row["duration_ns"], row["calls"]), []).append(row)
+        elif _has_own_kernels(row):
+            operations.setdefault((row["metric.self_device_ns"], row["calls"]), []).append(row)
+    for key, (kernel, *other_kernels) in kernels.items():
+        launching = operations.get(key, [])
+        if len(launching) == 1 and not other_kernels:
+            kernel.update((name, launching[0][name]) for name in ("op", *_OF_OPERATION) if name in launching[0])
+
+
+def _has_own_kernels(row: dict[str, Any]) -> bool:
+    """Return whether a row is an operation that launched something itself."""
+    return row["category"] == "cpu" and bool(row.get("metric.self_device_ns"))
+
+
+def _device_rows(rows: list[dict[str, Any]], left_ns: float) -> list[dict[str, Any]]:
+    """Return what operations ran on the device themselves, as rows, where the table does not list their kernels.
+
+    In a table with some kernels, these are the operations without one, if they account for the time that is left.
+    """
+    named = {row["op"] for row in rows if row["category"] in _ON_DEVICE and row.get("op")}
+    operations = [row for row in rows if _has_own_kernels(row) and row["op"] not in named]
+    own_ns = sum(row["metric.self_device_ns"] for row in operations)
+    if any(row["category"] in _ON_DEVICE for row in rows) and not 0 < own_ns <= (1 + _ROUNDING) * left_ns:
         return []
-    operations = [row for row in rows if row["category"] == "cpu" and row.get("metric.self_device_ns")]
     return [
         {
             "category": _category_on_device(row["kernel"]),
@@ -140,20 +188,21 @@ def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "op": row["op"],
             "duration_ns": row["metric.self_device_ns"],
             "calls": row["calls"],
+            **{name: row[name] for name in _OF_OPERATION if name in row},
         }
         for row in operations
     ]
 
 
-def _total_ns(path: Path, totals: dict[str, str]) -> float:
-    """Return the device time that is printed below a table; 0 without one."""
-    text = next((text for name, text in totals.items() if name != "Self CPU time total"), None)
-    if text is None:
-        return 0.0
-    try:
-        return quantity_of(text, TIME_NS)
-    except ValueError:
-        raise BadProfile(f"{path}: the total time below the table is {quoted(text)}") from None
+def _totals_ns(path: Path, totals: dict[str, str]) -> tuple[float, float]:
+    """Return the times of the device and of the host that are printed below a table; 0 for those that are not."""
+    times = {True: 0.0, False: 0.0}  # by whether it is the host's
+    for name, text in totals.items():
+        try:
+            times[name == _HOST_TOTAL] = times[name == _HOST_TOTAL] or quantity_of(text, TIME_NS)
+        except ValueError:
+            raise BadProfile(f"{path}: the total time below the table is {quoted(text)}") from None
+    return times[False], times[True]
 
 
 def _without_process(line: str) -> str:
@@ -319,7 +368,7 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     if row["category"] == "cpu":
         row["op"] = name
     shapes = cells.get("Input Shapes", "")
-    row["params"] = None if shapes in ("", "[]") else shapes
+    row["params"] = None if shapes in ("", "[]") else shapes.replace(" ", "")
     row |= {"metric.self_cpu_ns": self_cpu}
     if device:
         row |= {"metric.device_ns": on_device, "metric.self_device_ns": self_on_device}

@@ -130,3 +130,34 @@ def test_profiles_of_one_other_device_share_a_note(tmp_path) -> None:
     (note,) = [note for note in found.notes if "taken on" in note]
     assert note.startswith("0.json and 2 other profiles: it was taken on NVIDIA A100-SXM4-80GB, not on H100")
     assert [row["flops_efficiency"] for row in found.rows] == [None] * 3 and found.device_conflict
+
+
+RULE = "  ".join(["-" * 60, *["-" * 12] * 7, "-" * 44])
+HEADING = ("Name", "Self CPU", "CPU total", "CPU time avg", "Self CUDA", "CUDA total", "CUDA time avg", "# of Calls",
+           "Input Shapes")  # fmt: skip
+MM = ("aten::mm", "5.000ms", "9.000ms", "90.000us", "80.000ms", "80.000ms", "800.000us", "100",
+      "[[4096, 4096], [4096, 4096]]")  # fmt: skip
+ADD = ("aten::add", "5.000ms", "9.000ms", "90.000us", "10.000ms", "10.000ms", "100.000us", "100",
+       "[[4096, 4096], [4096, 4096], []]")  # fmt: skip
+GEMM = ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_nn", "0.000us", "0.000us", "0.000us", "80.000ms", "80.000ms",
+        "800.000us", "100", "[]")  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [(MM, ADD), (MM, ADD, GEMM)], ids=["operations", "with a kernel"])
+def test_shapes_of_a_printed_table_are_counted(rows, tmp_path) -> None:
+    """A hundred products of 4096 are 13.7 TFLOP; one of two kernels is listed, and the other is that of aten::add."""
+    widths = [len(rule) for rule in RULE.split()]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths)) for cells in (HEADING, *rows)]
+    totals = "Self CPU time total: 200.000ms\nSelf CUDA time total: 90.000ms\n"
+    path = tmp_path / "table.txt"
+    path.write_text("\n".join([RULE, lines[0], RULE, *lines[1:], RULE]) + f"\n{totals}")
+    found = pl.efficiency(path, gpu="a100-sxm-80gb")
+    (row,) = found.rows
+    operators = {of["op"]: (of["flops"], round(of["time_s"], 6)) for of in row["operators"]}
+    assert operators == {"aten::mm": (100 * 2 * 4096**3, 0.08), "aten::add": (100 * 4096**2, 0.01)}
+    assert row["precision"] == ("bf16" if GEMM in rows else None)
+    (remark,) = [note for note in found.notes if "busy for" in note]
+    assert remark.endswith(
+        "the device was busy for 90 ms, while operators and calls of the host took 200 ms: at most 45% of the time, if "
+        "one thread ran them"
+    )
