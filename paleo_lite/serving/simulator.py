@@ -95,7 +95,6 @@ class Replica:
         self.is_fed, self.limit_s = is_fed, math.inf  # time up to which decode iterations are taken in one step
         self.finished: list[int] = []  # requests that a fleet has not passed on yet
         self.expected: dict[int, int] = {}  # blocks of the prompts for which a fleet keeps places here
-        self.expected_blocks = 0
         # Tokens of computed prompts that are kept until another replica has read them, whether the next prompt waits
         # for their room, and requests that a fleet does not know to be admitted.
         self.unread: dict[int, int] = {}
@@ -131,7 +130,7 @@ class Replica:
         self.cached_tokens = 0
         # The last iteration that was timed: sequences, cached tokens, whether the pipeline was empty, and its time.
         self.known_iteration = (-1, 0, False, 0.0)
-        self.used_blocks = self.promised_blocks = 0
+        self.used_blocks = self.promised_blocks = self.expected_blocks = 0
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
         self.iterations = self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
