@@ -44,7 +44,7 @@ LEAST_BELOW_ROOFLINE = 0.98
 
 def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Terms) -> tuple[str, ...]:
     """Return the caveats of a prediction: of the network, the model, the machine's figures, and the count."""
-    work, device, precision, phase = workload.work, machine.device, workload.precision, workload.phase
+    work, device, precision, phase = workload.unfused_work, machine.device, workload.precision, workload.phase
     notes = list(workload.network.notes)
     if workload.has_layers:
         notes += model.notes

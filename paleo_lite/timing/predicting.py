@@ -66,11 +66,12 @@ def _time_workload(workload: Workload, machine: Machine, model: TimeModel, stack
     whole_step = workload
     if workload.training is not None:
         workload = micro_batch(workload, machine)
-    work, phase, batch_size = workload.work, workload.phase, workload.batch_size
-    if workload.has_layers and not work.column("bytes", phase, batch_size).any():
+    phase, batch_size = workload.phase, workload.batch_size
+    if workload.has_layers and not workload.unfused_work.column("bytes", phase, batch_size).any():
         raise CountFailed(_describe_no_work(workload))
-    counts = work.counts_by_pass(phase, batch_size)
     terms = model.evaluate(workload, machine) if stack is None else stack.evaluate(workload, machine, model)
+    # The kernels of an engine move bytes in place of layers.
+    work = workload.work if terms.launched is None else workload.unfused_work
     if workload.has_layers:
         macs = work.column("macs", phase, batch_size)
         moved_bytes = work.column("bytes", phase, batch_size)
@@ -84,7 +85,7 @@ def _time_workload(workload: Workload, machine: Machine, model: TimeModel, stack
         machine,
         model,
         terms,
-        counts_by_pass=counts,
+        counts_by_pass=work.counts_by_pass(phase, batch_size),
         macs_by_pass=macs,
         bytes_by_pass=moved_bytes,
         matrix=work.matrix,

@@ -284,7 +284,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
         None if the time is 0, or in a convention that counts a multiply-accumulate as 1. Chowdhery et al. 2022 (PaLM,
         appendix B), but including recomputed FLOPs.
         """
-        if not self.time_s or self.workload.work.convention.unit != "FLOP":
+        if not self.time_s or self.workload.unfused_work.convention.unit != "FLOP":
             return None
         return self.flops / self.peak.per_s / self.time_s
 

@@ -326,9 +326,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return is_narrow
 
     @cached_property
-    def work(self) -> Work:
-        """Counts of each layer, for any batch size; computed once."""
-        work = counted = cached_for_layers(count, self.layers, self.precision, self.convention)
+    def unfused_work(self) -> Work:
+        """Counts of each layer as a kernel of its own, for any batch size; computed once."""
+        work = cached_for_layers(count, self.layers, self.precision, self.convention)
         if self.phase == "training" and self.weights is not None and not self.multiplies_int8:
             from .fine_tuning import repeat_dequantization
 
@@ -342,9 +342,16 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             from .bitsandbytes import count_int8_products
 
             work = count_int8_products(work, self.layers)
+        return work
+
+    @cached_property
+    def work(self) -> Work:
+        """Counts of each layer, for any batch size, as its execution fuses them; computed once."""
+        work = self.unfused_work
         if self.execution == "eager":
             return work
-        if work is counted:  # whatever the device, the batch size and the weights
+        if work is cached_for_layers(count, self.layers, self.precision, self.convention):
+            # Whatever the device, the batch size and the weights.
             return cached_for_layers(_fuse_counted, self.layers, self.precision, self.convention, self.execution)
         from ..counting.fusion import fuse  # imported on demand, to keep cold starts fast
 
@@ -357,7 +364,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         if not self._selects_experts and not changed._selects_experts:
             independent |= {"phase", "batch_size"}
         if changes.keys() <= independent and changed._counted_network == self._counted_network:
-            changed.__dict__["work"] = self.work
+            changed.__dict__["unfused_work"] = self.unfused_work
+            if self.engine is None:
+                changed.__dict__["work"] = self.work
         return changed
 
     @property
@@ -388,7 +397,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def with_work(self, work: Work) -> Workload:
         """Return a copy with other counts, such as counts with an optimizer's update, or of several launches."""
         changed: Workload = msgspec.structs.replace(self)
-        changed.__dict__["work"] = work
+        changed.__dict__["unfused_work"] = changed.__dict__["work"] = work
         return changed
 
     @classmethod
