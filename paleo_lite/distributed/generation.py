@@ -17,7 +17,7 @@ from msgspec import structs
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_all_reduce
 from ..engines.placed import NEEDS_KERNELS, check_division
-from ..engines.step import ReplicaDivision
+from ..engines.step import ONE_DEVICE, ReplicaDivision
 from ..errors import BadValue
 from ..serving.engine_model import EngineModel
 from ..serving.iteration import Iteration, iteration_of
@@ -68,6 +68,17 @@ def predict_generation_step(job: Job, topology: Topology, batch_size: int, setti
         degrees.append(f"data {replicas}")
     sequences = "1 sequence" if samples == 1 else f"{samples} sequences"
     return structs.replace(step, notes=(f"{', '.join(degrees)}, {sequences} per batch",))
+
+
+def flops_of_samples(job: Job, samples: int) -> float:
+    """Return the FLOPs of a pass of some samples on one device: of the kernels of an engine, else of the layers.
+
+    They are floats: those of many samples of a large network exceed 64-bit integers.
+    """
+    workload = job.workload
+    if workload.engine is None:
+        return float(workload.work.column("flops", workload.phase, samples).sum())
+    return job.cached(_iteration, ONE_DEVICE, samples).flops
 
 
 def _replica_config(topology: Topology, config: ParallelConfig | None, *, has_kernels: bool) -> ParallelConfig:

@@ -20,6 +20,7 @@ from ..timing.optimizers import OPTIMIZERS, resident_optimizer
 from ..timing.predicting import predict
 from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
+from .generation import flops_of_samples
 from .job import Job
 from .links import Topology
 from .settings import InputSettings, ScaledBatch, Settings
@@ -62,10 +63,7 @@ def scale(
     available_bytes = usable_bytes(device)
     constants, has_experts = job.model.power_constants, workload.has_experts
     power = power_of(device, _relative_clock(job), constants=constants, has_experts=has_experts)
-    # FLOPs are extrapolated as floats: those of many samples of a large network exceed 64-bit integers.
-    flops_of_one, flops_of_two = (
-        float(workload.work.column("flops", workload.phase, samples).sum()) for samples in (1, 2)
-    )
+    flops_of_one, flops_of_two = (flops_of_samples(job, samples) for samples in (1, 2))
     single_worker_step = predict_step(job, topology.with_workers(1), settings, batch.size, strategy, cluster)
     single_worker_per_s, baseline_notes = _single_worker_rate(
         job, single_worker_step, batch.size, settings, available_bytes
