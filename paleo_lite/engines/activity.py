@@ -20,7 +20,7 @@ from .formulas import (
 )
 from .kernel_formats import products_precision
 from .kernels import AttentionKernel, CountedKernel, ExchangeKernel, ExpertsKernel, Kernel, Pointwise, ProductKernel
-from .step import EngineStep, Load, causal_pairs, decoded_keys, rows_of
+from .step import EngineStep, Load, decoded_keys, prompt_pairs, rows_of
 
 
 def kernel_flops(kernel: Kernel, load: Load) -> float:
@@ -43,7 +43,7 @@ def _pairs(kernel: AttentionKernel, load: Load) -> Any:
     """Return the pairs of a query and a key of all sequences."""
     if kernel.rows == "decoding":
         return load.sequences * decoded_keys(kernel, load)
-    return load.prompts * causal_pairs(load.length, load.cached, kernel.window)
+    return load.prompts * prompt_pairs(kernel, load.length, load.cached)
 
 
 def moved_bytes(step: EngineStep, kernel: Kernel, load: Load) -> float:

@@ -57,11 +57,12 @@ class AttentionKernel(msgspec.Struct, frozen=True):
     key_size: int
     value_size: int
     window: int | None = None  # tokens back that a query attends to; None: all
+    chunk: int | None = None  # length of the chunks within which tokens attend to each other; None: one chunk
     is_latent: bool = False  # whether keys and values come from one latent vector per token
     rows: Rows = "decoding"  # what has a row
     has_sinks: bool = False  # whether each head has a learned sink among its scores
-    # Tokens of a sequence whose keys stay in the cache: those of the window, all of them, from which sparse attention
-    # selects those of the window, or none, as another block has them.
+    # Tokens of a sequence whose keys stay in the cache: those of the window or chunk, all of them, from which sparse
+    # attention selects those of the window, or none, as another block has them.
     keeps: Literal["window", "all", "none"] = "window"
 
 

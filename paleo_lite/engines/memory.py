@@ -11,6 +11,7 @@ from .formulas import RESULT_BYTES
 from .kernel_formats import kernel_rates
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel, Pointwise, ProductKernel
 from .records import KERNELS
+from .records.record import Kernels
 from .step import EngineStep
 
 
@@ -56,12 +57,12 @@ def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> f
 
 
 def sequence_bytes(
-    step: EngineStep, kernels: Sequence[CountedKernel], tokens: float, window_share: float = 0.0
+    step: EngineStep, kernels: Sequence[CountedKernel], tokens: float, of_engine: Kernels | None = None
 ) -> float:
     """Return the bytes of the cache of a sequence on one device: keys and values of every token, or states.
 
     Latent attention keeps one vector per token on every device. A layer with a window keeps no more tokens than that,
-    or `window_share` of all tokens, if these are more.
+    one with chunks no more than a whole one, or the share of all tokens that an engine sets aside, if these are more.
     """
     cache_bytes = bytes_per_number(step.formats.attention.partition("/")[2])
     total = 0.0
@@ -69,26 +70,26 @@ def sequence_bytes(
         kernel = counted.kernel
         if isinstance(kernel, AttentionKernel):
             numbers = kernel.kv_heads * (kernel.key_size + kernel.value_size)
-            total += counted.count * cached_tokens(kernel, tokens, window_share) * numbers * cache_bytes
+            total += counted.count * cached_tokens(kernel, tokens, of_engine) * numbers * cache_bytes
         elif isinstance(kernel, Pointwise):
             total += counted.count * kernel.state_bytes
     return total
 
 
-def reserved_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: float) -> float:
-    """Return the bytes of the cache that an engine sets aside for a sequence on one device, see `sequence_bytes`."""
-    engine_kernels = KERNELS.get(step.engine)
-    window_share = 0.0 if engine_kernels is None else engine_kernels.window_cache_share
-    return sequence_bytes(step, kernels, tokens, window_share)
+def cached_tokens(kernel: AttentionKernel, tokens: float, of_engine: Kernels | None = None) -> float:
+    """Return the tokens of a sequence whose keys an attention kernel has in its cache.
 
-
-def cached_tokens(kernel: AttentionKernel, tokens: float, window_share: float = 0.0) -> float:
-    """Return the tokens of a sequence whose keys an attention kernel has in its cache."""
+    These are those that it may read, or for which an engine has room.
+    """
     if kernel.keeps == "none":
         return 0.0
-    if kernel.keeps == "all" or kernel.window is None:
+    reach = kernel.window if kernel.chunk is None else kernel.chunk
+    if kernel.keeps == "all" or reach is None:
         return tokens
-    return max(min(tokens, kernel.window), window_share * tokens)
+    share = 0.0
+    if of_engine is not None:
+        share = of_engine.window_cache_share if kernel.chunk is None else of_engine.chunk_cache_share
+    return max(min(tokens, reach), share * tokens)
 
 
 def activation_bytes(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..counting.kinds.products import pairs_in_chunks
 from ..formats import bytes_per_number
 from ..machines import Device
 from ..timing.activity import narrow_factor
@@ -126,6 +127,7 @@ class Load(msgspec.Struct, frozen=True):
     # Decoding sequences, and tokens in the cache of each.
     sequences: Any = 0.0
     context: Any = 0.0
+    spread: Any = 0.0  # by how much the contexts of the sequences are longer or shorter than their mean at most
     # Prompts, new tokens of each, and tokens of each that are in the cache already.
     prompts: Any = 0.0
     length: Any = 0.0
@@ -396,7 +398,7 @@ class EngineStep:
             return decode_attention_s(theta, rates, sequences=busy, keys=keys, sizes=sizes) * (sequences > 0)
         length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
         prompts = np.asarray(load.prompts, dtype=np.float64)
-        pairs = causal_pairs(length, cached, kernel.window)
+        pairs = prompt_pairs(kernel, length, cached)
         seconds = prompt_attention_s(
             theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs, sizes=sizes
         ) * (prompts * length > 0)
@@ -450,8 +452,19 @@ class EngineStep:
 
 def decoded_keys(kernel: AttentionKernel, load: Load) -> Any:
     """Return the keys that the new token of a decoding sequence attends to, itself among them."""
-    keys = np.asarray(load.context) + 1.0
-    return keys if kernel.window is None else np.minimum(keys, kernel.window)
+    context = np.asarray(load.context)
+    if kernel.chunk is not None:
+        shortest, longest = np.maximum(context - load.spread, 0.0), context + load.spread
+        pairs = pairs_in_chunks(longest + 1, kernel.chunk) - pairs_in_chunks(shortest, kernel.chunk)
+        return pairs / (longest + 1 - shortest)
+    return context + 1.0 if kernel.window is None else np.minimum(context + 1.0, kernel.window)
+
+
+def prompt_pairs(kernel: AttentionKernel, length: Any, cached: Any) -> Any:
+    """Return the pairs of a query and a key of a prompt that the mask of a kernel leaves."""
+    if kernel.chunk is not None:
+        return pairs_in_chunks(cached + length, kernel.chunk) - pairs_in_chunks(cached, kernel.chunk)
+    return causal_pairs(length, cached, kernel.window)
 
 
 def causal_pairs(length: Any, cached: Any, window: int | None) -> Any:

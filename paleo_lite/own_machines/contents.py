@@ -212,7 +212,8 @@ def read_contents(
         value = 0 if layer.attributes.get("shares_keys_and_values") else layer.inputs[2][-1]
         sizes.append(cache_size * key[1] * (key[-1] + value))
         flops.append(2.0 * query[1] * (key[-1] + (value or key[-1])))
-    windows = tuple(layer.attributes.get("window") for layer in attended)
+    # The kernels pass over all tokens of the cache, which keeps a whole chunk (llama.cpp, llama_kv_cache_iswa).
+    windows = tuple(layer.attributes.get("window", layer.attributes.get("chunk")) for layer in attended)
     vocabulary = next((layer.weights[0][0] for layer in layers if is_embedding(layer) and layer.weights), 0)
     return Contents(
         network.name, weights, cache, network.blocks, _launches(layers), vocabulary, tuple(pieces), tuple(sizes),

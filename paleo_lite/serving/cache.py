@@ -9,7 +9,7 @@ import msgspec
 
 from ..counting import Layer
 from ..counting.kinds import cached_elements, is_cache
-from ..engines.memory import activation_bytes, reserved_bytes, sequence_bytes
+from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.records.record import Server
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
@@ -123,11 +123,11 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
     )
     cache_bytes = _cache_bytes(on_device, engine, weights_bytes, activations_bytes)
     per_sequence = sequence_bytes(step, kernels, tokens)
-    reserved = reserved_bytes(step, kernels, tokens)
+    reserved = sequence_bytes(step, kernels, tokens, engine.kernels)
     blocks = _count_blocks(cache_bytes, reserved / tokens * engine.block_tokens)
     if blocks > 0:
         blocks *= groups
-    fixed_bytes = max(2 * reserved - reserved_bytes(step, kernels, 2 * tokens), 0.0)
+    fixed_bytes = max(2 * reserved - sequence_bytes(step, kernels, 2 * tokens, engine.kernels), 0.0)
     room = CacheRoom(
         weights_bytes, activations_bytes, cache_bytes, per_sequence, tokens, engine.block_tokens, blocks, fixed_bytes
     )

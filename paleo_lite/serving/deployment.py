@@ -286,6 +286,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             max_sequences=sequences,
             max_prompt=longest,
             max_context=longest,
+            spread=traffic.context_spread,
         )
         if self.adapters is not None:
             tables = times_with(tables, self.adapter_cost, self.adapters.slots)

@@ -262,9 +262,12 @@ def _launched(
 
 
 def _name_of(kernel: Kernel) -> str:
-    """Return the name of a kernel, of attention with its window."""
-    window = kernel.window if isinstance(kernel, AttentionKernel) else None
-    return kernel.name if window is None else f"{kernel.name}, window {window:,}"
+    """Return the name of a kernel, of attention with its window or the length of its chunks."""
+    if not isinstance(kernel, AttentionKernel):
+        return kernel.name
+    if kernel.chunk is not None:
+        return f"{kernel.name}, chunks of {kernel.chunk:,}"
+    return kernel.name if kernel.window is None else f"{kernel.name}, window {kernel.window:,}"
 
 
 def _distinct(names: Sequence[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..engines.activity import kernel_activity, least_s
-from ..engines.kernels import CountedKernel, ExpertsKernel
+from ..engines.kernels import AttentionKernel, CountedKernel, ExpertsKernel
 from ..engines.placed import KERNEL_MODEL
 from ..engines.records.record import Server
 from ..engines.step import Load
@@ -78,6 +78,12 @@ class KernelTimer(Timer):
         """Those of times to first token."""
         return self.step.latency_deviations
 
+    def chunks(self, longest: int) -> Sequence[int]:
+        """Return the lengths of the chunks within which tokens of a sequence attend to each other."""
+        kernels = (counted.kernel for counted in self.kernels.of_iteration("decode", longest))
+        chunks = (kernel.chunk for kernel in kernels if isinstance(kernel, AttentionKernel))
+        return sorted({chunk for chunk in chunks if chunk is not None})
+
     def time_parts(self, limits: Limits, contexts: Sequence[int]) -> TimedParts:
         """Return the seconds of the kernels, by what they have a row for."""
         longest = max(limits.context - 1, 1)
@@ -105,7 +111,7 @@ class KernelTimer(Timer):
             return None if groups == 1 else self._total(experts, load, tokens)
 
         def attention_s(context: int) -> Floats:
-            return self._total(decoding, lambda n: Load(sequences=n, context=context), sequences)
+            return self._total(decoding, lambda n: Load(sequences=n, context=context, spread=limits.spread), sequences)
 
         prompt_s = self._total(prompts, lambda n: Load(prompts=1.0, length=n, has_prompts=True), np.array(lengths))
         shortest_s = 0.95 * float(prompt_s[0])

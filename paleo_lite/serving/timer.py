@@ -49,6 +49,9 @@ class Limits(NamedTuple):
     sequences: int  # decoding sequences
     prompt: int  # tokens of a prompt
     context: int  # tokens of a prompt and its answer
+    # By how much the contexts of decoding sequences differ from their mean at most, where attention within chunks makes
+    # a difference of it.
+    spread: int = 0
 
 
 class TimedParts(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -109,6 +112,10 @@ class Timer(ABC):
         """Standard deviations of the logarithms of latencies beside those of the iterations, by latency."""
         return {}
 
+    def chunks(self, longest: int) -> Sequence[int]:
+        """Return the lengths of the chunks within which the tokens of a long sequence attend to each other."""
+        return ()
+
     @abstractmethod
     def time_parts(self, limits: Limits, contexts: Sequence[int]) -> TimedParts:
         """Return the seconds of the parts of iterations up to some limits."""
@@ -127,20 +134,21 @@ class Timer(ABC):
 
 
 def tabulate(
-    timer: Timer, *, max_new_tokens: int, max_sequences: int, max_prompt: int, max_context: int
+    timer: Timer, *, max_new_tokens: int, max_sequences: int, max_prompt: int, max_context: int, spread: float = 0.0
 ) -> IterationTimes:
     """Return the tables of iterations up to these sizes, under the power limit of the device.
 
     The last ones are kept, with the simulations that use them, for timers that are equal and sizes that are not huge.
     """
-    limits = Limits(max(max_new_tokens, max_sequences), max_sequences, max_prompt, max_context)
+    known_spread = round(spread) if spread and timer.chunks(max(max_context - 1, 1)) else 0
+    limits = Limits(max(max_new_tokens, max_sequences), max_sequences, max_prompt, max_context, known_spread)
     is_kept = timer.can_equal and limits.tokens + limits.prompt <= LARGEST_KEPT
     return _kept_tables(timer, limits) if is_kept else _make_tables(timer, limits)
 
 
 def _make_tables(timer: Timer, limits: Limits) -> IterationTimes:
     """Return the tables of iterations up to some sizes."""
-    contexts = tabulated_contexts(limits.context)
+    contexts = tabulated_contexts(limits.context, _bends(timer, limits))
     parts = timer.time_parts(limits, contexts)
 
     def over_tokens(seconds: Floats | None) -> list[float]:
@@ -193,9 +201,18 @@ _kept_tables = lru_cache(maxsize=8)(_make_tables)
 """`_make_tables`, which keeps the last ones."""
 
 
-def tabulated_contexts(largest: int) -> list[int]:
-    """Return the contexts to tabulate, by factors of 2."""
+def _bends(timer: Timer, limits: Limits) -> list[int]:
+    """Return the mean contexts at which the first and the last sequences begin another chunk."""
+    longest = max(limits.context - 1, 1)
+    starts = [start for chunk in timer.chunks(longest) for start in range(chunk, longest + limits.spread, chunk)]
+    return [start + shift for start in starts for shift in (-limits.spread - 1, limits.spread - 1, limits.spread)]
+
+
+def tabulated_contexts(largest: int, bends: Sequence[int] = ()) -> list[int]:
+    """Return the contexts to tabulate, by factors of 2, and at the bends between them."""
     contexts = powers_of_two(largest - 1)
+    between = [context for context in bends if contexts[0] < context < contexts[-1]]
+    contexts = sorted({*contexts, *between})
     return contexts if len(contexts) > 1 else [*contexts, 2]
 
 

@@ -697,6 +697,21 @@ def test_the_prompt_of_sparse_attention_has_a_selection_for_each_query():
     assert prompt.parameters == short.parameters
 
 
+def test_llama_4_attends_within_chunks_in_three_of_four_layers():
+    """A chunk is not a window: a token sees none of the chunk before (Llama4TextConfig, `attention_chunk_size`)."""
+    fields = {**SMALL, "model_type": "llama4_text", "num_local_experts": 4, "intermediate_size_mlp": 100, "head_dim": 8}
+
+    def chunks_of(size):
+        config = {**fields, "num_hidden_layers": 4, "attention_chunk_size": size}
+        found = read_config(json.dumps(config).encode(), "c.json", None, SequenceOptions(TOKENS, phase="prefill"))
+        attention = [layer.attributes for layer in found.layers if layer.kind == "attention"]
+        assert not any("window" in attributes for attributes in attention)
+        return [attributes.get("chunk") for attributes in attention]
+
+    assert chunks_of(TOKENS - 2) == [TOKENS - 2] * 3 + [None]
+    assert chunks_of(TOKENS) == [None] * 4
+
+
 def test_layers_without_an_indexer_take_the_selection_of_the_layer_before():
     found = network("glm_moe_dsa", "decode", indexer_types=None, index_topk_freq=2, num_hidden_layers=5)
     named = {layer.name.split(".")[2] for layer in found.layers if ".indexer." in layer.name}

@@ -10,7 +10,7 @@ import pytest
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.engines.kernels import ExpertsKernel
-from paleo_lite.engines.memory import activation_bytes, reserved_bytes, sequence_bytes, stored_weight_bytes
+from paleo_lite.engines.memory import activation_bytes, sequence_bytes, stored_weight_bytes
 from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
@@ -44,6 +44,12 @@ def placed(
 def per_token(on_device: ModelOnDevice, tokens: int = 1000) -> float:
     assert on_device.kernels is not None
     return sequence_bytes(on_device.kernels.step, device_kernels(on_device, "decode", tokens - 1), tokens) / tokens
+
+
+def reserved_bytes(on_device: ModelOnDevice, engine: str, tokens: int) -> float:
+    assert on_device.kernels is not None
+    kernels = device_kernels(on_device, "decode", tokens - 1)
+    return sequence_bytes(on_device.kernels.step, kernels, tokens, find_server(engine).kernels)
 
 
 def weights_of(on_device: ModelOnDevice) -> float:
@@ -93,9 +99,23 @@ def test_engines_set_aside_more_than_a_window(engine: str, share: float) -> None
     Sources: KVCacheManager in tensorrt_llm/_torch/pyexecutor/resource_manager.py, `--swa-full-tokens-ratio` of SGLang.
     """
     on_device = placed("gpt-oss-120b", "b200", weights="mxfp4", engine=engine)
-    assert on_device.kernels is not None
-    reserved = reserved_bytes(on_device.kernels.step, device_kernels(on_device, "decode", 4095), 4096)
-    assert reserved == pytest.approx(2 * 8 * 64 * 2 * 18 * (4096 + max(128, share * 4096)))
+    assert reserved_bytes(on_device, engine, 4096) == pytest.approx(
+        2 * 8 * 64 * 2 * 18 * (4096 + max(128, share * 4096))
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "share"), [("vllm", 0.0), ("vllm-0.13", 1.0), ("sglang", 0.8), ("tensorrt-llm", 1.0)]
+)
+def test_engines_set_aside_more_than_a_chunk(engine: str, share: float) -> None:
+    """Llama 4 Scout: 12 blocks keep all tokens, 36 those of a chunk of 8,192: 2 x 8 heads of 128 numbers each.
+
+    vLLM had one pool of blocks for both from 0.10.1 (pull request 21761) to 0.13 (29627); others as for windows.
+    """
+    on_device = placed("llama-4-scout", "b200", weights="fp8", engine=engine)
+    expected = 2 * 8 * 128 * 2 * (12 * 32768 + 36 * max(8192, share * 32768))
+    assert reserved_bytes(on_device, engine, 32768) == pytest.approx(expected)
+    assert reserved_bytes(on_device, engine, 4096) == pytest.approx(2 * 8 * 128 * 2 * 48 * 4096)
 
 
 def test_attention_groups_hold_sequences_of_their_own() -> None:

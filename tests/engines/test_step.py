@@ -23,7 +23,7 @@ from paleo_lite.engines.kernels import (
     ProductKernel,
 )
 from paleo_lite.engines.records import find_server
-from paleo_lite.engines.step import EngineStep, Load, ReplicaDivision, causal_pairs
+from paleo_lite.engines.step import EngineStep, Load, ReplicaDivision, causal_pairs, decoded_keys, prompt_pairs
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.serving.kernel_timer import KernelTimer, device_kernels
@@ -128,6 +128,23 @@ def test_pairs_are_those_of_the_mask(length: int, cached: int, window: int | Non
     distance = query + cached - key
     mask = (distance >= 0) & (distance < (window or 10**9))
     assert causal_pairs(length, cached, window) == pairs == mask.sum()
+
+
+@pytest.mark.parametrize(("length", "cached", "chunk"), [(5, 0, 2), (3, 4, 5), (4, 6, 3), (4, 0, 8)])
+def test_pairs_of_a_chunked_prompt_are_those_of_the_mask(length: int, cached: int, chunk: int) -> None:
+    """Counted in a mask of queries and keys: no key after its query, and none of another chunk."""
+    query, key = np.indices((length, length + cached))
+    mask = (key <= query + cached) & (key // chunk == (query + cached) // chunk)
+    kernel = AttentionKernel("attention", 8, 1, 128, 128, chunk=chunk, rows="prompts")
+    assert prompt_pairs(kernel, length, cached) == mask.sum()
+
+
+@pytest.mark.parametrize(("context", "spread"), [(3, 0), (8, 0), (20, 0), (10, 6), (9, 9), (100, 8)])
+def test_a_token_sees_the_chunk_that_it_is_in(context: int, spread: int) -> None:
+    """The mean over contexts of the tokens since the last multiple of the chunk, the new one among them."""
+    kernel = AttentionKernel("attention", 8, 1, 128, 128, chunk=8)
+    seen = [length % 8 + 1 for length in range(context - spread, context + spread + 1)]
+    assert float(decoded_keys(kernel, Load(context=context, spread=spread))) == pytest.approx(np.mean(seen))
 
 
 def test_the_variance_of_a_single_term_is_that_of_its_constants() -> None:

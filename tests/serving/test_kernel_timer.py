@@ -12,6 +12,7 @@ import paleo_lite as pl
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.cli import main
+from paleo_lite.engines.step import Load
 from paleo_lite.serving.deployment import tensor_group, timer_of
 from paleo_lite.serving.kernel_timer import time_decode_kernels
 from paleo_lite.serving.pipeline import connect_stages
@@ -52,6 +53,19 @@ def test_attention_of_a_short_prompt_takes_no_longer_than_of_a_longer_one(gpu: s
     seconds = tables.prompt_attention_s
     assert all(after >= before for before, after in pairwise(seconds))
     assert tables.prompt_s + seconds[1] <= 1.4 * 32 * 19e-6  # blocks
+
+
+@pytest.mark.parametrize(("context", "spread"), [(6500, 500), (8192, 600), (8704, 512), (12000, 100)])
+def test_tables_turn_where_sequences_begin_another_chunk(context: int, spread: int) -> None:
+    """Llama 4 Maverick attends within chunks of 8,192 tokens: the table has the time of sequences of these lengths."""
+    on_device = placed("llama-4-maverick", gpu="b200", tensor=8)
+    sizes = {"max_new_tokens": 64, "max_sequences": 8, "max_prompt": 32, "max_context": 16_384}
+    tables = tabulate(timer_of(on_device), **sizes, spread=spread)
+    assert on_device.kernels is not None
+    decoding = [one for one in on_device.kernels.of_iteration("decode", 16_383) if one.kernel.rows == "decoding"]
+    expected_s = on_device.kernels.step.total_s(decoding, Load(sequences=8.0, context=context, spread=spread))
+    found_s = tables.decode_s(8, 8 * context) - tables.token_s[8] - tables.head_s[8]
+    assert found_s == pytest.approx(float(expected_s), rel=0.02)
 
 
 def test_equal_timers_share_their_tables() -> None:

@@ -49,6 +49,16 @@ def test_fixed_arrivals_and_all_at_once() -> None:
     assert flood.arrival_s.tolist() == [0, 0, 0, 0] and flood.rate_per_s is None
 
 
+def test_contexts_of_decoding_spread_over_the_answers() -> None:
+    """Of equal requests they are spread evenly from the prompt to the last token of the answer."""
+    equal = generate_traffic(Lengths(8192), Lengths(1024), count=4, rate_per_s=1.0)
+    assert equal.context_spread == pytest.approx(512)
+    drawn = generate_traffic(Lengths(8192, 2000), Lengths(1024, 500), count=400, rate_per_s=1.0, seed=1)
+    pairs = zip(drawn.input_tokens, drawn.output_tokens)
+    contexts = np.concatenate([np.arange(first, first + length) for first, length in pairs])
+    assert drawn.context_spread == pytest.approx(np.sqrt(3) * contexts.std(), rel=1e-4)
+
+
 def test_a_seed_reproduces_traffic_and_lengths_do_not_depend_on_the_rate() -> None:
     arguments = {"inputs": Lengths(100, 30), "outputs": Lengths(10, 5), "count": 200}
     first, same, faster = (

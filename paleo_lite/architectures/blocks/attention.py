@@ -72,7 +72,7 @@ def add_attention(
             query = add_norm(tape, f"{name}.query_layernorm", attention.norm, query)
             key = add_norm(tape, f"{name}.key_layernorm", attention.norm, key)
         if tape.lengths.uses_cache and attention.is_causal:
-            key, value = tape.append_to_cache(name, key, value, _reach(attention))
+            key, value = tape.append_to_cache(name, key, value, attention.window or attention.chunk)
         positions.stored[attention.window] = key, value
     if attention.indexer is not None:
         with tape.role("indexer", f"{name}.{attention.indexer.module}"):
@@ -104,17 +104,18 @@ def _add_kernels(
         first, second, third = (tape.view(name, blob, shape, "split") for blob, shape in zip(states, shapes))
         states = first, second, third
     query, key, value = states
-    reach = _reach(attention) if attention.is_causal else None
+    window = attention.window if attention.is_causal else None
     if attention.indexer is not None:
         selected = attention.selected_blocks * attention.indexer.block_size
         if query.shape[2] > 1:  # every query has a selection of its own among all tokens
-            reach = selected
+            window = selected
         elif selected < key.shape[2]:
             key, value = (blob._replace(shape=(*blob.shape[:2], selected, blob.shape[3])) for blob in (key, value))
     scores = Scores(
         mask=_add_mask(tape, name, attention, query, key, positions),
         is_causal=attention.is_causal,
-        window=reach,
+        window=window,
+        chunk=attention.chunk if attention.is_causal else None,
         dropout=attention.dropout,
         has_softcap=attention.has_softcap,
         has_wide_softmax=attention.has_wide_softmax,
@@ -252,11 +253,6 @@ def device_heads(tape: Tape, attention: Attention) -> tuple[int, int]:
     heads = tape.shard_size(attention.heads)
     kv_heads = max(attention.kv_heads // tape.ranks, 1)
     return heads, kv_heads
-
-
-def _reach(attention: Attention) -> int | None:
-    """Return how many tokens back a query sees: the window, or the chunk as its upper limit."""
-    return attention.window if attention.chunk is None else attention.chunk
 
 
 def _add_query(tape: Tape, name: str, attention: Attention, x: Blob, heads: int) -> tuple[Blob, Blob | None]:

@@ -15,6 +15,7 @@ class Scores(NamedTuple):
     mask: Blob | None = None  # additive mask of the scores
     is_causal: bool = True  # whether a token attends only to itself and earlier tokens
     window: int | None = None  # tokens of the sliding window
+    chunk: int | None = None  # length of the chunks within which tokens attend to each other
     dropout: float = 0.0  # dropout probability of the weights, applied where attention is not fused
     # Whether a scaled hyperbolic tangent limits the scores; a fused kernel applies it on chip.
     has_softcap: bool = False
@@ -74,6 +75,8 @@ def _add_fused(tape: Tape, name: str, query: Blob, key: Blob, value: Blob, score
         attributes["causal"] = True
     if scores.window is not None and scores.window < tape.lengths.keys:
         attributes["window"] = scores.window
+    if scores.chunk is not None and scores.chunk < tape.lengths.keys:
+        attributes["chunk"] = scores.chunk
     if tape.options.context_parallel > 1:
         attributes["ring"] = tape.options.context_parallel
     operands = [query, key, value]

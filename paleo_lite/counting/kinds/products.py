@@ -302,18 +302,28 @@ def attention_gemm(layer: Layer, pass_name: str) -> Gemm:
     return _gemm_of_pass(Gemm(query[-2] * heads_per_key, keys, query[-1], groups, "groups"), pass_name)
 
 
+def pairs_in_chunks(tokens: Any, chunk: int) -> Any:
+    """Return the pairs of a query and a key of a sequence under a causal mask within chunks; tokens may be an array."""
+    chunks, rest = divmod(tokens, chunk)
+    return chunks * (chunk * (chunk + 1) / 2) + rest * (rest + 1) / 2
+
+
 def computed_score_fraction(layer: Layer) -> float:
     """Return the fraction of attention scores that a fused kernel computes: it skips scores that the mask hides.
 
     With L queries, S keys and a causal mask, the i-th query from the end attends to S - i keys; a sliding window limits
-    the number of keys. In a ring every device holds early and late queries, so that all devices compute equally many
-    scores (Brandon et al. 2023, striped attention).
+    the number of keys, and chunks leave those of the query's own chunk. In a ring every device holds early and late
+    queries, so that all devices compute equally many scores (Brandon et al. 2023, striped attention).
     """
     ring = layer.attributes.get("ring", 1)
     queries, keys = layer.inputs[0][-2] * ring, layer.inputs[1][-2] * ring
-    is_masked = layer.attributes.get("causal") or "window" in layer.attributes
+    is_masked = layer.attributes.get("causal") or not layer.attributes.keys().isdisjoint(("window", "chunk"))
     if not is_masked or queries < 2:
         return 1.0
+    if "chunk" in layer.attributes:
+        chunk = layer.attributes["chunk"]
+        pairs = pairs_in_chunks(keys, chunk) - pairs_in_chunks(keys - queries, chunk)
+        return float(min(pairs / (queries * keys), 1.0))
     window = layer.attributes.get("window", keys)
     # The first queries attend to fewer keys than the window holds.
     limited_queries = min(max(window - (keys - queries), 0), queries)

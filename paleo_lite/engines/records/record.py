@@ -94,6 +94,7 @@ class Kernels(msgspec.Struct, frozen=True):
     # Share of the tokens of a sequence for which layers with a sliding window have room in the cache, where the window
     # is smaller: 1 where they keep what they no longer read, 0 where they drop it.
     window_cache_share: float = 0.0
+    chunk_cache_share: float = 0.0  # the same of layers whose tokens attend to each other within chunks
     # Time of attention over prompts in networks with attention sinks over that of others, by the generation of devices
     # (`paleo_lite.engines.constants.generation_of`), where other kernels compute it.
     sink_factors: dict[str, float] = {}

@@ -61,8 +61,10 @@ SGLANG = Server(
         engine="sglang",
         # rotary_embedding, then store_kvcache; only gpt-oss and Qwen3's mixtures write it in the first
         launches={"rotary embedding and cache": 2},
-        # The pool of layers with windows has this share of the other pool's tokens (`--swa-full-tokens-ratio`).
+        # The pool of layers with windows or chunks has this share of the other pool's tokens
+        # (`--swa-full-tokens-ratio`; `is_hybrid_swa_model` in configs/model_config.py).
         window_cache_share=0.8,
+        chunk_cache_share=0.8,
         sources=("https://github.com/sgl-project/sglang/tree/main/python/sglang/srt/layers",),
     ),
     launcher=Launcher(

@@ -37,6 +37,7 @@ TENSORRT_LLM = Server(
         # All layers share one pool of blocks for whole sequences, unless `max_attention_window` is given
         # (tensorrt_llm/_torch/pyexecutor/resource_manager.py of 1.2, KVCacheManager).
         window_cache_share=1.0,
+        chunk_cache_share=1.0,
         has_single_decode=True,  # masked multi-head attention, otherwise XQA (docs/source/advanced/gpt-attention.md)
         sources=("https://github.com/NVIDIA/TensorRT-LLM/tree/main/cpp/tensorrt_llm/kernels",),
     ),

@@ -206,7 +206,13 @@ VLLM_0_13 = structs.replace(
     name="vllm-0.13",
     versions=Versions(first="0.8", last="0.13"),
     # Later versions prefer Triton and FlashInfer (https://github.com/vllm-project/vllm/pull/29346).
-    kernels=structs.replace(VLLM_KERNELS, expert_formats={"Hopper 9": DEEP_GEMM, "Blackwell 10": DEEP_GEMM}),
+    kernels=structs.replace(
+        VLLM_KERNELS,
+        expert_formats={"Hopper 9": DEEP_GEMM, "Blackwell 10": DEEP_GEMM},
+        # Chunks share blocks with other layers, because blocks of their own were slower, until
+        # https://github.com/vllm-project/vllm/pull/29627 (https://github.com/vllm-project/vllm/pull/21761).
+        chunk_cache_share=1.0,
+    ),
     schedules_ahead=False,
     # Its own benchmarks ask for the most likely token, those of later versions for what the network's settings say
     # (https://github.com/vllm-project/vllm/pull/32723).

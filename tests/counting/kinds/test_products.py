@@ -139,21 +139,26 @@ def test_macs_equal_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "window", "ring"),
-    [(4, 4, None, 1), (3, 7, None, 1), (8, 8, 3, 1), (4, 9, 2, 1), (4, 4, None, 2)],
-)
+    ("queries", "keys", "limits", "ring"),
+    [
+        (4, 4, {}, 1), (3, 7, {}, 1), (8, 8, {"window": 3}, 1), (4, 9, {"window": 2}, 1), (4, 4, {}, 2),
+        (8, 8, {"chunk": 3}, 1), (4, 9, {"chunk": 5}, 1),
+    ],
+)  # fmt: skip
 def test_scores_of_a_fused_kernel_are_those_that_the_mask_shows(
-    queries: int, keys: int, window: int | None, ring: int
+    queries: int, keys: int, limits: dict[str, int], ring: int
 ) -> None:
-    """The mask written down: the last query sees every key, and each query `window` keys at most."""
-    attributes = {"causal": True, "ring": ring} | ({} if window is None else {"window": window})
+    """The mask written down: a query sees keys up to its own, of its window or of its chunk."""
+    attributes = {"causal": True, "ring": ring, **limits}
     shapes = ((1, 1, queries, 16), (1, 1, keys, 16), (1, 1, keys, 16))
     layer = Layer("it", "attention", shapes, (shapes[0],), (), (), 0, attributes)
     queries, keys = queries * ring, keys * ring
     shown = 0
     for query in range(queries):
         last_key = keys - queries + query
-        first_key = 0 if window is None else max(last_key - window + 1, 0)
+        first_key = max(last_key - limits.get("window", keys) + 1, 0)
+        if "chunk" in limits:
+            first_key = last_key - last_key % limits["chunk"]
         shown += last_key - first_key + 1
     assert computed_score_fraction(layer) == pytest.approx(shown / (queries * keys))
 
