@@ -216,14 +216,20 @@ class EngineStep:
             phase = "decode" if kernel.rows == "decoding" else "prompt"
             if kernel.is_latent:
                 return f"latent {phase} attention", self.formats.attention
-            has_own_keys = phase == "decode" and kernel.heads == kernel.kv_heads
-            is_single = has_own_keys and self.engine in KERNELS and KERNELS[self.engine].has_single_decode
+            is_single = phase == "decode" and self._decodes_heads_apart(kernel)
             return f"{'single ' if is_single else ''}{phase} attention", self.formats.attention
         if isinstance(kernel, Pointwise):
             return "pointwise", "bf16"
         if kernel.pattern in ("all-reduce", "all-gather"):
             return "all-reduce", "bf16"
         return "expert exchange", kernel.pattern
+
+    def _decodes_heads_apart(self, kernel: AttentionKernel) -> bool:
+        """Return whether the engine decodes every head of queries by itself, with its own reads of the keys."""
+        if self.engine not in KERNELS or not KERNELS[self.engine].has_single_decode:
+            return False
+        is_chunked = kernel.chunk is not None and generation_of(self.device) not in KERNELS[self.engine].decodes_chunks
+        return is_chunked or kernel.heads == kernel.kv_heads
 
     def kernel_s(self, kernel: Kernel, load: Load) -> Any:
         """Return the seconds of one launch of a kernel in a server."""
@@ -395,6 +401,8 @@ class EngineStep:
         if kernel.rows == "decoding":
             sequences = np.asarray(load.sequences, dtype=np.float64)
             busy, keys = np.maximum(sequences, 1e-9), decoded_keys(kernel, load)
+            if self._decodes_heads_apart(kernel):
+                sizes = sizes._replace(kv_heads=sizes.heads)
             return decode_attention_s(theta, rates, sequences=busy, keys=keys, sizes=sizes) * (sequences > 0)
         length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
         prompts = np.asarray(load.prompts, dtype=np.float64)

@@ -147,6 +147,25 @@ def test_a_token_sees_the_chunk_that_it_is_in(context: int, spread: int) -> None
     assert float(decoded_keys(kernel, Load(context=context, spread=spread))) == pytest.approx(np.mean(seen))
 
 
+@pytest.mark.parametrize(
+    ("gpu", "chunk", "kernels"),
+    [("h200-sxm", None, ""), ("h200-sxm", 8192, "single "), ("b200", 8192, ""), ("rtx-pro-6000", 8192, "single ")],
+)
+def test_xqa_of_tensorrt_llm_knows_no_chunks(gpu: str, chunk: int | None, kernels: str) -> None:
+    """NVIDIA/TensorRT-LLM, pull request 6306, and xqaDispatcher.cpp: the kernels of SM100 know them."""
+    engine = EngineStep(find_device(gpu), "tensorrt-llm", FORMATS)
+    kernel = AttentionKernel("attention", 40, 8, 128, 128, chunk=chunk)
+    assert engine.cell_of(kernel) == (f"{kernels}decode attention", "bf16/bf16")
+
+
+def test_heads_that_decode_apart_read_their_keys_for_themselves() -> None:
+    """Five heads of queries on each head of keys read them five times."""
+    engine = EngineStep(H100, "tensorrt-llm", FORMATS)
+    load = Load(sequences=64.0, context=8191.0)
+    shared, own = (AttentionKernel("attention", 40, heads, 128, 128, chunk=8192) for heads in (8, 40))
+    assert engine.kernel_s(shared, load) == engine.kernel_s(own, load)
+
+
 def test_the_variance_of_a_single_term_is_that_of_its_constants() -> None:
     """A kernel that is all bandwidth has the variance of its share's logarithm, and the scatter."""
     kernels = [CountedKernel(Pointwise("norm", 1e9), 10)]

@@ -323,7 +323,7 @@ def test_limits_of_an_engine_are_those_of_each_rank(engine: str, ranks: int) -> 
     ("gpu", "devices", "precision", "prompt_tokens", "answer_tokens", "measured_per_s"),
     [
         ("h200-sxm", 8, "fp8", 8192, 1024, 1276), ("b200", 4, "nvfp4", 8192, 1024, 3279),
-        ("b200", 4, "nvfp4", 32768, 1024, 859),
+        ("b200", 4, "nvfp4", 32768, 1024, 859), ("h200-sxm", 8, "fp8", 1024, 8192, 1157),
     ],
 )  # fmt: skip
 def test_long_requests_on_ranks_of_their_own(

@@ -107,6 +107,9 @@ class Kernels(msgspec.Struct, frozen=True):
     decode_exchange: Mode = "low-latency"
     # Whether another kernel decodes where every head of queries has keys of its own than where heads share keys.
     has_single_decode: bool = False
+    # Generations of devices whose kernel for shared keys also decodes within chunks; on others the kernel for keys of
+    # one head does, if the engine has one.
+    decodes_chunks: tuple[str, ...] = ()
 
 
 class PoolLauncher(msgspec.Struct, frozen=True):

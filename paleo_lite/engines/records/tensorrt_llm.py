@@ -39,6 +39,10 @@ TENSORRT_LLM = Server(
         window_cache_share=1.0,
         chunk_cache_share=1.0,
         has_single_decode=True,  # masked multi-head attention, otherwise XQA (docs/source/advanced/gpt-attention.md)
+        # XQA does not know chunks, the kernels of data-centre Blackwell do (cpp/tensorrt_llm/kernels/xqaDispatcher.cpp,
+        # decoderXQAImplJIT.cpp). Where no request is longer than a chunk, XQA is taken without them
+        # (https://github.com/NVIDIA/TensorRT-LLM/pull/6306).
+        decodes_chunks=("Blackwell 10",),
         sources=("https://github.com/NVIDIA/TensorRT-LLM/tree/main/cpp/tensorrt_llm/kernels",),
     ),
     launcher=Launcher(
