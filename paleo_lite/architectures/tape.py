@@ -323,9 +323,7 @@ class Tape(Builder):
     def position_ids(self, name: str) -> Blob:
         """Add the position of every token, of shape (1, tokens)."""
         tokens = self.lengths.queries
-        indices = self.op(_join(name, "arange"), "fill", out=(tokens,), origin="function", function="arange")
-        positions = self.op(_join(name, "add"), "add", indices)
-        return self.view(name, positions, (1, tokens), "unsqueeze")
+        return self.view(name, self._shifted_arange(name, tokens), (1, tokens), "unsqueeze")
 
     def attention_mask(
         self,
@@ -347,9 +345,7 @@ class Tape(Builder):
         if self.lengths.uses_cache or (fused and not is_windowed):
             return None
         shape = (1, 1, tokens, tokens)
-        sample_indices = self._arange(name, 1)
-        samples = self.layers[sample_indices.parent]
-        self.layers[sample_indices.parent] = samples._replace(attributes={**samples.attributes, "scales": True})
+        sample_indices = self._arange(name, 1, scales=True)
         head_indices = self._arange(name, 1)
         query_indices = self._shifted_arange(name, tokens)
         key_indices = self._shifted_arange(name, tokens)
@@ -385,8 +381,8 @@ class Tape(Builder):
         is_zero = self.op(_join(name, "eq"), "compare", last, no_gradient=True, function="eq")
         self.op(_join(name, "all"), "reduce", is_zero, out=(), origin="method", function="all", scales=False)
 
-    def _arange(self, name: str, size: int) -> Blob:
-        return self.op(_join(name, "arange"), "fill", out=(size,), origin="function", function="arange")
+    def _arange(self, name: str, size: int, **attributes: Any) -> Blob:
+        return self.op(_join(name, "arange"), "fill", out=(size,), origin="function", function="arange", **attributes)
 
     def _shifted_arange(self, name: str, size: int) -> Blob:
         indices = self._arange(name, size)
