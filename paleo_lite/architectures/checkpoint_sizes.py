@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
@@ -12,7 +13,7 @@ from ..counting import Layer
 from ..counting.kinds import is_convolution
 from ..counting.places import is_in_tower, parts_of
 from ..errors import BadDescriptor
-from ..formats import FORMATS, Format, Part
+from ..formats import FORMATS, Part
 from .safetensors_file import FileTensor
 from .stored_weights import StoredWeights
 
@@ -53,9 +54,8 @@ def measure_checkpoint(
     measured = _bytes_by_part(tensors, blocks)
     if stored is None:
         stored = _formats_of_files(tensors, blocks)
-    numbers = _numbers_by_part(stored, layers)
     ratios: list[tuple[Part, float]] = []
-    for part, (predicted, wide) in numbers.items():
+    for part, (predicted, wide) in _predicted_bytes_by_part(stored, layers).items():
         if not predicted or part not in measured:
             continue
         ratio = (measured[part] - wide) / predicted
@@ -97,35 +97,33 @@ def part_of_tensor(tensor: FileTensor, blocks: int) -> Part | None:
     return "router" if _ROUTER.search(name) else "dense"
 
 
-def _numbers_by_part(stored: StoredWeights, layers: Sequence[Layer]) -> dict[Part, tuple[float, float]]:
+def _predicted_bytes_by_part(stored: StoredWeights, layers: Sequence[Layer]) -> dict[Part, tuple[float, float]]:
     """Return the bytes of the quantized and of the 16-bit matrices of a network, by part and by the formats."""
-    numbers_by_part: dict[Part, tuple[float, float]] = {}
+    sizes: dict[Part, tuple[float, float]] = {}
     for layer, part in zip(layers, parts_of(layers, reads_tokens=True)):
         if part is None or not layer.parameters or is_convolution(layer) or is_in_tower(layer):
             continue
         layer_format, numbers = stored.format_of(layer, part), prod(layer.weights[0])
-        predicted, wide = numbers_by_part.get(part, (0.0, 0.0))
+        predicted, wide = sizes.get(part, (0.0, 0.0))
         if layer_format is None:
             wide += 2 * numbers
         else:
             predicted += layer_format.bytes_per_number * numbers
-        numbers_by_part[part] = predicted, wide
-    return numbers_by_part
+        sizes[part] = predicted, wide
+    return sizes
 
 
 def _formats_of_files(tensors: Sequence[FileTensor], blocks: int) -> StoredWeights:
     """Return the formats of a checkpoint by the types of its tensors."""
-    types: dict[Part, dict[str, int]] = {}
+    parts: dict[Part, None] = {}
+    bytes_of_type = Counter[str]()
     for tensor in tensors:
         part = part_of_tensor(tensor, blocks)
         if part is not None and tensor.dtype in _FORMATS and not _SCALE.search(tensor.name):
-            counts = types.setdefault(part, {})
-            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.stored_bytes
-    if not types:
+            parts[part] = None
+            bytes_of_type[tensor.dtype] += tensor.stored_bytes
+    if not parts:
         return StoredWeights("files", None)
-    totals: dict[str, int] = {}
-    for counts in types.values():
-        for name, number in counts.items():
-            totals[name] = totals.get(name, 0) + number
-    main: Format = FORMATS[_FORMATS[max(totals, key=lambda name: totals[name])]]
-    return StoredWeights("files", main, parts=tuple(part for part in types if part != "router"))
+    [(main_type, _)] = bytes_of_type.most_common(1)
+    main = FORMATS[_FORMATS[main_type]]
+    return StoredWeights("files", main, parts=tuple(part for part in parts if part != "router"))
