@@ -139,7 +139,7 @@ def describe_assumption(options: SequenceOptions, lengths: SequenceLengths) -> s
 def text_lengths(
     config: Config,
     options: SequenceOptions,
-    positions: str,  # keys of the number of positions
+    keys_of_positions: str,  # keys that may give the number of positions, separated by spaces
     longest: int | None,  # positions without such a key
     *,
     generates: bool,  # whether the model writes text
@@ -160,16 +160,17 @@ def text_lengths(
     for name, value in (("--sequence-length", options.length), ("--context", options.context)):
         if value is not None:
             check_integer(name, value, 1)
-    keys_of_positions = positions.split()
-    positions = next((key for key in keys_of_positions if config.fields.get(key) is not None), positions)
-    known_positions = config.optional_integer(positions) or longest
+    present_keys = (key for key in keys_of_positions.split() if config.fields.get(key) is not None)
+    key_of_positions = next(present_keys, keys_of_positions)
+    known_positions = config.optional_integer(key_of_positions) or longest
     new_tokens = 1 if is_decode else 0
-    tokens = options.length or options.context or min(DEFAULT_TOKENS, known_positions or DEFAULT_TOKENS) - new_tokens
+    default_keys = min(DEFAULT_TOKENS, known_positions or DEFAULT_TOKENS)
+    tokens = options.length or options.context or default_keys - new_tokens
     keys = tokens + new_tokens
     if known_positions is not None and keys > known_positions and not is_extensible:
         requested = f"a context of {tokens} and one more token" if is_decode else f"a sequence of {tokens} tokens"
         raise SequenceTooLong(
-            f"{name_of(config.where)} knows {known_positions} positions ($.{positions}); {requested} is too long"
+            f"{name_of(config.where)} knows {known_positions} positions ($.{key_of_positions}); {requested} is too long"
         )
     if keys % options.context_parallel:
         raise BadValue(f"--context-parallel {options.context_parallel} does not divide a sequence of {keys} tokens")
