@@ -83,6 +83,8 @@ QUICK = Effort(tolerance=0.03, samples_at_least=5, samples_at_most=20, sample_s=
 _WARM_UP_AT_MOST = 10
 _SAMPLES_AT_LEAST = 3
 _CALLS_AT_MOST = 10_000
+_DEVIATIONS_PER_IQR = 1.349
+"""Interquartile range of a normal distribution in standard deviations: twice its quantile of 75%, 0.6745."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -104,7 +106,7 @@ def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
     """
     effort = effort or Effort()
     once, spent = _warm_up(run, clock, effort)
-    calls = min(max(math.ceil(effort.sample_s / once), 1), _CALLS_AT_MOST) if once > 0 else _CALLS_AT_MOST
+    calls = _calls_within(effort.sample_s, once)
     samples: list[float] = []
     while True:
         seconds = clock.seconds(run, calls)
@@ -115,11 +117,18 @@ def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
         median = statistics.median(samples)
         # The interquartile range is used because the median absolute deviation is 0 if three of five samples agree.
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
-        spread = (high - low) / 1.349 / median if median > 0 else 0.0
+        spread = (high - low) / _DEVIATIONS_PER_IQR / median if median > 0 else 0.0
         is_within_tolerance = 1.25 * spread / math.sqrt(len(samples)) <= effort.tolerance
         stable = is_within_tolerance and len(samples) >= effort.samples_at_least
         if stable or len(samples) >= effort.samples_at_most or spent >= effort.limit_s:
             return Timing(median, spread, len(samples), calls, stable)
+
+
+def _calls_within(seconds: float, call_s: float) -> int:
+    """Return how many calls fill the seconds: at least one, and the most where a call is too short for the clock."""
+    if not call_s > 0:
+        return _CALLS_AT_MOST
+    return min(max(math.ceil(seconds / call_s), 1), _CALLS_AT_MOST)
 
 
 ROUNDS = 2
@@ -148,9 +157,7 @@ def _warm_up(run: Run, clock: Clock, effort: Effort) -> tuple[float, float]:
             break
         previous_s = latest_s
     if spent < effort.warm_up_s:
-        calls = (
-            min(math.ceil((effort.warm_up_s - spent) / latest_s), _CALLS_AT_MOST) if latest_s > 0 else _CALLS_AT_MOST
-        )
+        calls = _calls_within(effort.warm_up_s - spent, latest_s)
         seconds = clock.seconds(run, calls)
         spent += seconds
         latest_s = seconds / calls
