@@ -44,10 +44,7 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             settings = self.settings[index] if self.settings else {}
             rows += [question_row({**self.always, **settings}) | row for row in answer_rows(answer, RowTerms(None))]
         if are_steps(self.answers):
-            rows = [
-                {**_step_columns(answer), **row, **_step_columns(answer), **self._speedup_columns(answer, row)}
-                for answer, row in zip(self.answers, rows, strict=True)
-            ]
+            rows = [self._row_of_step(answer, row) for answer, row in zip(self.answers, rows, strict=True)]
         answered = {row["answer"] for row in rows if row.get("answer")}
         for row in rows:
             if len(answered) > 1 and row.get("answer") == BOUND:
@@ -67,11 +64,17 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         answers: Sequence[AnyPrediction] = self.answers
         fitting = [answer for answer in answers if answer.is_forecast and answer.fits is not False]
         forecasts = [answer for answer in answers if answer.is_forecast]
-        return next(iter([*fitting, *forecasts, *answers]))
+        return [*fitting, *forecasts, *answers][0]
 
     def speedup(self, prediction: AnyPrediction) -> Ratio | None:
         """Return the speed-up of one of the predictions over the baseline; None if they cannot be compared."""
         return speedup(prediction, self.baseline)
+
+    def _row_of_step(self, prediction: AnyPrediction, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the row of a step, in which the columns of the step are first and replace those of the same name."""
+        step_columns = _step_columns(prediction)
+        further_columns = {name: value for name, value in row.items() if name not in step_columns}
+        return {**step_columns, **further_columns, **self._speedup_columns(prediction, row)}
 
     def _speedup_columns(self, prediction: AnyPrediction, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the speed-up of a prediction with its interval; the baseline has none, nor a row without a time."""
