@@ -385,7 +385,7 @@ def _label_of_single_operations(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the label and notes of a model of an inference engine, which runs kernels that were timed one by one."""
     number = len({fit.id for fit in operation_fits})
-    label = f"pooled from single operations on {number} device{'s' if number != 1 else ''} in {traits.precision}"
+    label = f"pooled from single operations on {format_plural(number, 'device')} in {traits.precision}"
     if any(fit.id == device.id for fit in operation_fits):
         return f"{label}, including this one", ()
     note = (
@@ -411,7 +411,7 @@ def _label_of_other_devices(
         is_included = any(fit.id == device.id for fit in related)
         missing = "no network was measured on"
         spread = "devices"
-    label = f"{origin} {number} device{'s' if number != 1 else ''} in {traits.precision}"
+    label = f"{origin} {format_plural(number, 'device')} in {traits.precision}"
     if not is_included:
         label += ", not including this one"
     note = f"{missing} {device.name} in {traits.precision}: the interval is as wide as the spread between {spread}"

@@ -12,6 +12,7 @@ from ..files import check_outputs
 from ..questions.kernels import KernelsQuestion, answer_kernels, merge_traces, replay_operator
 from ..questions.names import Names
 from ..questions.option import OutputOption
+from ..text import format_plural
 from . import options
 from .answers import CommandResult, command
 
@@ -94,7 +95,7 @@ def kernels(
     report = answer_kernels(KernelsQuestion(paths=paths, **arguments))
     if trace is not None:
         written = merge_traces(paths, trace, force=bool(output.get("force")))
-        ranks = "1 rank" if len(written.ranks) == 1 else f"{len(written.ranks)} ranks"
+        ranks = format_plural(len(written.ranks), "rank")
         click.echo(f"{written.path}: the activity of {ranks}, {written.size / 1e6:.2f} MB", err=True)
     from ..profile_analysis.host import HostReport
 

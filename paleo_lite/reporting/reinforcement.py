@@ -50,7 +50,7 @@ def _facts(answer: RlAnswer) -> list[tuple[str, str]]:
     if not answer.is_colocated:
         where = f"{answer.trainer_devices} devices train, {answer.rollout_devices} generate"
         if answer.steps_off:
-            where += f" at the same time, {answer.steps_off} step{'' if answer.steps_off == 1 else 's'} off"
+            where += f" at the same time, {format_plural(answer.steps_off, 'step')} off"
     facts.append(("devices", where))
     facts.append(("trainer", f"{answer.execution}, {answer.precision}, {answer.trainer}"))
     memory = "unknown" if answer.trainer_bytes is None else format_si(answer.trainer_bytes, "B", 3)

@@ -309,7 +309,7 @@ def _kernel_table(serving: Serving, kernels: Sequence[KernelTime]) -> Table:
     launches = find_column("launches", show=format_number)  # a mean
     columns = select_columns(find_column("kernel", key="name"), launches, "time_s", "share", short=True)
     sequences = max(round(serving.figures["mean_sequences"].value or 1.0), 1)
-    batch = "1 sequence" if sequences == 1 else f"{sequences:,} sequences"
+    batch = format_plural(sequences, "sequence")
     total_s = sum(kernel.time_s for kernel in kernels)
     return Table(f"Kernels of a decode step with {batch}: {format_time_short(total_s)}", columns, rows)
 

@@ -16,6 +16,7 @@ from ..errors import BadFile, BadValue, UnknownName
 from ..extras import require
 from ..files import check_regular
 from ..result import Result
+from ..text import format_plural
 from ..timing.answer import BOUND, FORECAST
 from ..units import check_integer
 from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
@@ -126,7 +127,7 @@ class Best(Result, msgspec.Struct, frozen=True):
         """Number of rows considered, as text for the headings of tables and charts."""
         front = ""
         if self.front:
-            front = f"{self.front:,} row{'s' if self.front > 1 else ''} in the front, of "
+            front = f"{format_plural(self.front, 'row')} in the front, of "
         return f"{front}{self.fitting:,} rows that fit, of {self.seen:,} in all"
 
     def to_dict(self) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def _scaling_card(table: ScaleTable) -> Card:
     if row.hours is not None:
         cost = "" if row.cost_usd is None else f", {format_number(row.cost_usd)} USD"
         hours = f"the whole run: {format_number(row.hours)} hours{cost}"
-    workers = "1 device" if row.workers == 1 else f"{row.workers:,} devices"
+    workers = format_plural(row.workers, "device")
     per_s = row.throughput_per_s
     return Card(
         table.gpu_name,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...calibration.accuracy import GroupAccuracy, coverage, mean_error
+from ...text import format_plural
 from ...timing.intervals import QUANTILES
 from .marks import conditional_value
 from .render import POINTS_AT_MOST, SERIES, SHAPES, altair, inline_data, log_ticks
@@ -122,14 +123,14 @@ def _group_channels(alt: Any, groups: Sequence[str]) -> tuple[Any, Any]:
 
 def held_out_title(rows: Sequence[GroupAccuracy]) -> str:
     """Return the mean error of groups of equal weight and the coverage, as the tables of the same rows have them."""
-    title = f"Mean error {mean_error(rows):.1%} over {len(rows):,} group{'' if len(rows) == 1 else 's'} of measurements"
+    title = f"Mean error {mean_error(rows):.1%} over {format_plural(len(rows), 'group')} of measurements"
     return f"{title}; 90% intervals contain {coverage(rows):.0%}"
 
 
 def _error_title(pairs: Sequence[Pair]) -> str:
     """Return the mean error of the predictions and the coverage of their intervals."""
     error = sum(abs(pair.predicted_s / pair.measured_s - 1) for pair in pairs) / len(pairs)
-    title = f"Mean error {error:.1%} over {len(pairs):,} point{'' if len(pairs) == 1 else 's'}"
+    title = f"Mean error {error:.1%} over {format_plural(len(pairs), 'point')}"
     intervals = [(pair.interval, pair.measured_s) for pair in pairs if pair.interval]
     if intervals:
         inside = sum(interval[0] <= measured_s <= interval[1] for interval, measured_s in intervals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...text import format_plural
 from ...timing import Prediction
 from ...units import format_si
 from ..answers import format_at_90
@@ -99,7 +100,7 @@ def _concentration_title(rows: Sequence[dict[str, Any]]) -> str:
         cumulated += time_s
         if 2 * cumulated >= total:
             break
-    return f"Half of the layers' time is in {count:,} of {len(rows):,} layer{'s' if len(rows) > 1 else ''}"
+    return f"Half of the layers' time is in {count:,} of {format_plural(len(rows), 'layer')}"
 
 
 def _layer_axis(alt: Any, rows: Sequence[dict[str, Any]], layers: int, is_last: bool) -> dict[str, Any]:
