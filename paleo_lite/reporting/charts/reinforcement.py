@@ -114,7 +114,7 @@ def _division_chart(answer: RlAnswer) -> Any:
 
 
 def _comparison_chart(comparison: Comparison) -> Any:
-    """Draw the times of several steps as bars, with the time of trainer and engines as points."""
+    """Draw the times of several steps as bars, with their 90% intervals as lines."""
     alt = altair()
     factor, unit = time_unit(max(row["time_s"] for row in comparison.rows))
     rows = [
