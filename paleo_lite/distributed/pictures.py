@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..errors import BadValue, PaleoError
-from ..machines import Machine
+from ..machines import Device, Machine
 from ..result import Result
 from ..timing.answer import COMMON_FIELDS, FIELDS_OF_ROWS, Answer, answer_json, as_json
 from ..timing.models import TimeModel
@@ -35,6 +35,31 @@ class PictureScaleRow(Answer, msgspec.Struct, frozen=True, eq=False):
     prediction: PipelinePrediction  # of the copy with the most pictures
     images: int  # pictures or videos of all copies
     notes: tuple[str, ...] = ()  # of this number of devices
+
+    @property
+    def network(self) -> str:
+        """Name of the pipeline."""
+        return self.prediction.network
+
+    @property
+    def device(self) -> Device:
+        """The device, of which there are several."""
+        return self.prediction.device
+
+    @property
+    def precision(self) -> str:
+        """Numeric type of the arithmetic."""
+        return self.prediction.precision
+
+    @property
+    def phase(self) -> str:
+        """What the pipeline does: inference."""
+        return self.prediction.phase
+
+    @property
+    def batch_size(self) -> int:
+        """Pictures or videos of all copies."""
+        return self.images
 
     @property
     def throughput_per_s(self) -> float:

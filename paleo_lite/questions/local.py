@@ -11,7 +11,7 @@ from .compare import check_no_pipeline, compare
 from .completion import DEVICE
 from .kind import QuestionKind, make_function
 from .names import Names
-from .option import Several, option
+from .option import Several, documented_spelling, option, options_of
 from .records import (
     DEVICE_GROUP,
     ENGINE_GROUP,
@@ -107,10 +107,22 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
 
 
 def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
-    """Return the prediction on one device, a ranking of devices or formats, or several answers side by side."""
-    ranked = [name for name in ("gpu", "weights") if name in question.several()]
-    together = ranked if question.advise or len(ranked) == 1 else ()
-    return compare(question, _answer, together=together)
+    """Return the prediction on one device, a ranking of devices or formats, or several answers side by side.
+
+    Devices or formats are ranked where nothing else has several values.
+    """
+    several = question.several()
+    ranked = [name for name in ("gpu", "weights") if name in several]
+    if question.advise and len(several) > len(ranked):
+        declared = options_of(Local)
+        others = [
+            f"`{documented_spelling(name, declared[name])}`" if name in declared else name
+            for name in several
+            if name not in ranked
+        ]
+        raise BadValue(f"`--advise` ranks devices or formats for one question: give one value of {', '.join(others)}")
+    is_ranking = question.advise or len(several) == len(ranked) == 1
+    return compare(question, _answer, together=ranked if is_ranking else ())
 
 
 def _answer(question: Local) -> LocalPrediction | LocalAdvice:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ..counting import GENERATION_PHASES
-from ..counting.kinds import USER_RULES, missing_rules_note, user_rules_note
+from ..counting.kinds import USER_RULES, is_convolution, missing_rules_note, user_rules_note
 from ..formats import FORMATS
 from ..machines import Device, Machine
 from ..machines.device import CLOCKS
@@ -199,7 +199,7 @@ def range_notes(answer: RangedAnswer, device: Device, said: Iterable[str] = ()) 
     interval, bound_s, power_w = answer.interval, answer.bound_s, answer.power_interval_w
     is_said = any(note.startswith(FASTER_THAN_BOUND) for note in (*answer.notes, *said))
     if interval is not None and bound_s is not None and not is_said:
-        notes += _notes_below_bound(answer.time_s, interval[0], bound_s, device)
+        notes += _notes_below_bound(answer.time_s, interval[0], bound_s, device, _why_below_bound(answer))
     highest_w = partners_limit_w(device)
     if power_w is not None and highest_w is not None and round(power_w[1]) > round(device.power_w or 0):
         notes.append(
@@ -209,15 +209,24 @@ def range_notes(answer: RangedAnswer, device: Device, said: Iterable[str] = ()) 
     return notes
 
 
-def _notes_below_bound(time_s: float, low_s: float, bound_s: float, device: Device) -> list[str]:
+def _notes_below_bound(time_s: float, low_s: float, bound_s: float, device: Device, reason: str) -> list[str]:
     """Return the note on an interval that begins below what a device takes at its highest clock, if it does."""
     if low_s >= LEAST_BELOW_BOUND * bound_s / matrix_boost(device):
         return []
     subject = "the time is" if time_s < bound_s else "the interval begins"
-    return [
-        f"{subject} below the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: "
-        "devices may clock higher, as an L20 with FLUX.1-dev was measured, and convolutions may multiply less"
-    ]
+    return [f"{subject} below the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: {reason}"]
+
+
+def _why_below_bound(answer: RangedAnswer) -> str:
+    """Return why the time of an answer may be below its bound."""
+    reason = "devices may clock higher, as an L20 with FLUX.1-dev was measured"
+    if not isinstance(answer, Prediction):
+        return reason
+    if answer.launched is not None and "experts" in answer.kinds:
+        return "tokens of real text may choose fewer experts than the random ones of the bound"
+    if any(is_convolution(layer) for layer in answer.workload.layers):
+        reason += ", and convolutions may multiply less"
+    return reason
 
 
 def faster_than_bound_note(prediction: Prediction) -> str:

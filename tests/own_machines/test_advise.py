@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 from click.testing import CliRunner
 
+import paleo_lite as pl
 from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, DoesNotFit
@@ -169,3 +170,15 @@ def test_chart_shows_the_rows() -> None:
     assert [row["answer"] for row in rows] == [row.tokens_per_s for row in advice.rows]
     assert [row["group"] for row in rows] == ["all on the device", "part on the host"]
     assert spec["title"]["text"] == "llama-3.1-70b in q4_k_m: Apple M3 Ultra is the fastest"
+
+
+def test_networks_and_devices_stand_side_by_side():
+    """A ranking is of devices or formats alone; of several networks every combination has a row."""
+    compared = pl.local(["llama-3.2-1b", "qwen3-0.6b"], gpu=["rtx4090", "rtx3090"])
+    alone = pl.local("qwen3-0.6b", gpu="rtx3090")
+    assert [(row["network"], row["gpu"]) for row in compared.rows] == [
+        ("llama-3.2-1b", "rtx4090"), ("llama-3.2-1b", "rtx3090"), ("qwen3-0.6b", "rtx4090"), ("qwen3-0.6b", "rtx3090"),
+    ]  # fmt: skip
+    assert compared.rows[-1]["tokens_per_s"] == pytest.approx(alone.tokens_per_s)
+    with pytest.raises(BadValue, match="`--advise` ranks devices or formats for one question: give one value of "):
+        pl.local("llama-3.2-1b", gpu="rtx4090", context=[1024, 2048], advise=True)

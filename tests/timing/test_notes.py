@@ -5,6 +5,8 @@ Tests: timing/notes.py.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import paleo_lite as pl
@@ -52,9 +54,24 @@ def test_an_interval_below_the_arithmetic_of_the_data_sheet_has_a_note() -> None
 def test_no_note_on_what_the_highest_clock_allows() -> None:
     """Products of an H100 are listed at 1,830 MHz, and its highest clock is 1,980 MHz (hardware/h100-sxm.toml)."""
     device = find_device("h100-sxm")
-    assert _notes_below_bound(1.1, 1830 / 1980, 1.0, device) == []
-    (note,) = _notes_below_bound(1.1, 0.97 * 1830 / 1980, 1.0, device)
-    assert note.startswith("the interval begins below the 1 s of the data sheet")
+    assert _notes_below_bound(1.1, 1830 / 1980, 1.0, device, "why") == []
+    (note,) = _notes_below_bound(1.1, 0.97 * 1830 / 1980, 1.0, device, "why")
+    assert note == "the interval begins below the 1 s of the data sheet, which is not a strict bound: why"
+
+
+@pytest.mark.parametrize(
+    ("network", "asked", "reason"),
+    [
+        ("vgg16", {"batch_size": 256}, "devices may clock higher, .*, and convolutions may multiply less"),
+        ("gpt-oss-20b", {"phase": "decode", "batch_size": 16}, "tokens of real text may choose fewer experts"),
+    ],
+)
+def test_an_interval_below_the_bound_has_a_reason_of_the_network(network: str, asked: dict, reason: str) -> None:
+    """A language model has no convolutions, and the kernels of experts read those that tokens choose."""
+    prediction = pl.predict(network, gpu="mi300x" if network == "gpt-oss-20b" else "k80-die", **asked)
+    assert prediction.interval[0] < prediction.bound_s
+    (note,) = [note for note in prediction.notes if note.startswith("the interval begins below")]
+    assert re.search(f"not a strict bound: {reason}", note)
 
 
 @pytest.mark.parametrize(("gpu", "limit", "is_sold_higher"), [("rtx4090", None, True), ("rtx4090", 450, False),

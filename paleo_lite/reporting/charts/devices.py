@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...calibration.ratios import AnyPrediction, speedup
+from ...distributed.pictures import PictureScaleRow, PictureScaling
 from ...errors import BadValue
-from ...sweeps.comparison import Comparison, as_comparison
+from ...sweeps.comparison import Comparison
+from ...text import format_plural
 from ...units import format_si
 from .marks import (
     BOUNDS_LEGEND,
@@ -20,29 +22,32 @@ from .marks import (
 )
 from .render import altair, inline_data, log_ticks, time_unit
 
+DrawnPrediction = AnyPrediction | PictureScaleRow
+
 ROWS_AT_MOST = 60
 """Maximum number of predictions in a chart; more do not fit on a screen."""
 
 _MAX_TITLE_LENGTH = 80
 
-_SETTINGS = {"network": "network", "precision": "precision", "phase": "phase", "batch_size": "batch"}
+_SETTINGS = ("network", "precision", "phase", "batch_size", "devices")
 
 _DECADE = 10.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
 
-def devices_chart(predictions: Comparison | AnyPrediction, order: Sequence[str] = ()) -> Any:
+def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, order: Sequence[str] = ()) -> Any:
     """Draw each prediction as a point with its 90% interval, a panel per network.
 
-    The axis is the time of a step, or samples per second if the batch sizes differ. The order of devices determines
-    their colours; by default it is that in `predictions`. Raise BadValue if there are more than `ROWS_AT_MOST`
-    predictions.
+    A pipeline on several numbers of devices has a point for each number. The axis is the time of a step or batch, or
+    samples per second if the batch sizes differ. The order of devices determines their colours; by default it is that
+    in `predictions`. Raise BadValue if there are more than `ROWS_AT_MOST` predictions.
     """
-    predictions = as_comparison(predictions)
-    unique = {}  # one of a board's GPUs may have been requested in addition to the board
-    for prediction in predictions.answers:
-        key = (prediction.device.id, *(getattr(prediction, name) for name in _SETTINGS))
-        unique[key] = prediction
+    comparison = predictions if isinstance(predictions, Comparison) else Comparison("predict", [predictions])
+    unique: dict[Any, DrawnPrediction] = {}  # one of a board's GPUs may have been requested in addition to the board
+    for answer in comparison.answers:
+        for prediction in answer.found if isinstance(answer, PictureScaling) else (answer,):
+            key = (prediction.device.id, *(getattr(prediction, name) for name in _SETTINGS))
+            unique[key] = prediction
     shown = list(unique.values())
     if len(shown) > ROWS_AT_MOST:
         raise BadValue(f"a chart shows at most {ROWS_AT_MOST} predictions (got {len(shown)}): select fewer")
@@ -53,7 +58,7 @@ def devices_chart(predictions: Comparison | AnyPrediction, order: Sequence[str] 
         factor, title = 1.0, "samples per second"
     else:
         factor, unit = time_unit(max(prediction.time_s for prediction in shown))
-        title = f"time of a step ({unit})"
+        title = f"time of a {shown[0].time_of} ({unit})"
     rows = [_device_row(prediction, varying, shows_rates, factor) for prediction in shown]
     numbers = [row[name] for row in rows for name in ("value", "low", "high") if row[name]]
     scale, axis = _scale_of(alt, numbers, (1.3, 1.2))
@@ -84,7 +89,7 @@ def devices_chart(predictions: Comparison | AnyPrediction, order: Sequence[str] 
         text = base.mark_text(align="center", dy=-9, fontSize=9).encode(x=x, text=alt.Text("label:N"))
         head = alt.Title(network, fontSize=12, frame="group") if "network" in varying else ""
         panels.append(alt.layer(spread, dots, text).properties(width=460, height={"step": 26}, title=head))
-    lines = [*_devices_subtitle(shown, rows), *left_out_lines(predictions.left_out)]
+    lines = [*_devices_subtitle(shown, rows), *left_out_lines(comparison.left_out)]
     return alt.vconcat(*panels, spacing=10).properties(title=alt.Title(_devices_title(shown), subtitle=lines))
 
 
@@ -98,7 +103,9 @@ def _scale_of(alt: Any, numbers: Sequence[float], margins: tuple[float, float]) 
     return scale, alt.Axis(format=NUMBER_FORMAT, values=log_ticks(low, high))
 
 
-def _device_row(prediction: AnyPrediction, varying: Sequence[str], shows_rates: bool, factor: float) -> dict[str, Any]:
+def _device_row(
+    prediction: DrawnPrediction, varying: Sequence[str], shows_rates: bool, factor: float
+) -> dict[str, Any]:
     """Return the row of a prediction: its label, its value and interval, and how it is drawn."""
     settings = [_format_setting(prediction, name) for name in varying if name != "network"]
     low_s, high_s = prediction.interval or (None, None)
@@ -110,7 +117,7 @@ def _device_row(prediction: AnyPrediction, varying: Sequence[str], shows_rates: 
         value = prediction.time_s * factor
         low = low_s * factor if low_s else low_s
         high = high_s * factor if high_s else high_s
-    fits = prediction.memory is None or prediction.memory.fits
+    fits = prediction.fits is not False
     label = format_si(prediction.time_s, "s", 3)
     if not prediction.is_forecast:
         label = f"at least {label}"
@@ -129,11 +136,13 @@ def _device_row(prediction: AnyPrediction, varying: Sequence[str], shows_rates: 
     }
 
 
-def _format_setting(prediction: AnyPrediction, name: str) -> str:
+def _format_setting(prediction: DrawnPrediction, name: str) -> str:
+    if name == "devices":
+        return format_plural(prediction.devices, "device")
     return f"batch {prediction.batch_size}" if name == "batch_size" else str(getattr(prediction, name))
 
 
-def _devices_title(predictions: Sequence[AnyPrediction]) -> str:
+def _devices_title(predictions: Sequence[DrawnPrediction]) -> str:
     """Return the fastest device of each network, together with devices that are not significantly slower."""
     devices = {prediction.device.id for prediction in predictions}
     if len(devices) == 1:
@@ -152,11 +161,11 @@ def _devices_title(predictions: Sequence[AnyPrediction]) -> str:
     return title if len(title) <= _MAX_TITLE_LENGTH else "The fastest device depends on the network"
 
 
-def _fastest_devices(predictions: Sequence[AnyPrediction]) -> dict[str, list[str]]:
+def _fastest_devices(predictions: Sequence[DrawnPrediction]) -> dict[str, list[str]]:
     """Return the names of the fastest devices, with the networks for which they are the fastest."""
     candidates = []
     for prediction in predictions:
-        if prediction.is_forecast and (prediction.memory is None or prediction.memory.fits):
+        if prediction.is_forecast and prediction.fits is not False:
             candidates.append(prediction)
     winners: dict[str, list[str]] = {}
     for network in dict.fromkeys(prediction.network for prediction in candidates):
@@ -172,22 +181,24 @@ def _fastest_devices(predictions: Sequence[AnyPrediction]) -> dict[str, list[str
     return winners
 
 
-def _throughput(prediction: AnyPrediction) -> float:
+def _throughput(prediction: DrawnPrediction) -> float:
     return prediction.throughput_per_s or 0.0
 
 
-def _is_faster(prediction: AnyPrediction, other: AnyPrediction) -> bool:
+def _is_faster(prediction: DrawnPrediction, other: DrawnPrediction) -> bool:
     """Return whether the interval of the ratio of throughputs lies above 1."""
+    if isinstance(prediction, PictureScaleRow) or isinstance(other, PictureScaleRow):  # whose errors are not shared
+        return _throughput(prediction) > _throughput(other)
     ratio = speedup(prediction, other)
     interval = ratio.interval() if ratio else None
     return bool(interval and interval[0] > 1)
 
 
-def _devices_subtitle(predictions: Sequence[AnyPrediction], rows: Sequence[dict[str, Any]]) -> list[str]:
+def _devices_subtitle(predictions: Sequence[DrawnPrediction], rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the common settings, and the legend of intervals and bounds."""
     common = []
     for name in _SETTINGS:
-        if len({getattr(prediction, name) for prediction in predictions}) == 1:
+        if name != "devices" and len({getattr(prediction, name) for prediction in predictions}) == 1:
             common.append(_format_setting(predictions[0], name))
     lines = [", ".join(common)] if common else []
     if any(row["low"] for row in rows):

@@ -60,3 +60,12 @@ def test_too_many_predictions_raise():
     several = pl.predict("alexnet", gpu=["k40m"], batch_size=range(1, ROWS_AT_MOST + 2))
     with pytest.raises(BadValue, match="61\\): select fewer"):
         devices_chart(several)
+
+
+def test_a_pipeline_on_several_numbers_of_devices_has_a_point_for_each():
+    """Of four pictures the copies draw two on two devices: the time is that of a copy, the batch that of all."""
+    scaled = pl.diffusion("sd-1.5", gpu="h100-sxm", workers=[1, 2], batch_size=4)
+    spec, dots = drawn(devices_chart(scaled))
+    assert [dot["configuration"] for dot in dots] == ["h100-sxm, 1 device", "h100-sxm, 2 devices"]
+    assert [dot["value"] / 1e3 for dot in dots] == pytest.approx([row.time_s for row in scaled.found])
+    assert "batch 4" in spec["title"]["subtitle"][0]
