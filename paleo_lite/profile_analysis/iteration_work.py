@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -135,8 +136,6 @@ def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, 
             compute_ns += run.duration_ns
             if cost.precision is not None:
                 in_precision[cost.precision] = in_precision.get(cost.precision, 0.0) + cost.flops
-    main_precision = max(in_precision, key=lambda name: in_precision[name], default="")
-    is_dominant = main_precision and in_precision[main_precision] >= _MOSTLY * sum(in_precision.values())
     longest = sorted(missing.items(), key=lambda item: -item[1])
     divisor_ns = total_ns or 1.0  # avoids a division by zero
     return compute_ns / divisor_ns, {
@@ -146,10 +145,24 @@ def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, 
         "bytes_covered": bytes_ns / divisor_ns,
         "profiler_flops": known_sum(run.profiler.flops for run in sample),
         "profiler_bytes": known_sum(run.profiler.bytes for run in sample),
-        "precision": main_precision if is_dominant else None,
+        "precision": _precision_of(in_precision, sample),
         "operators": _operators(sample, divisor_ns, by),
         "missing": [UncountedOperation(name, time_ns * 1e-9, time_ns / divisor_ns) for name, time_ns in longest],
     }
+
+
+def _precision_of(in_precision: Mapping[str, float], sample: Sequence[CountedRun]) -> str | None:
+    """Return the precision of most FLOPs, or without counted ones of most matrix kernels by their names."""
+    if in_precision:
+        main_precision = max(in_precision, key=lambda name: in_precision[name])
+        is_dominant = in_precision[main_precision] >= _MOSTLY * sum(in_precision.values())
+        return main_precision if is_dominant else None
+    seconds: dict[str, float] = defaultdict(float)
+    for run in sample:
+        launches = sum(run.kernels.values())
+        for name, count in run.kernels.items():
+            seconds[name] += run.duration_ns * 1e-9 * count / launches
+    return precision_in_names(seconds)
 
 
 def _operators(sample: list[CountedRun], total_ns: float, by: str) -> list[OperatorWork]:

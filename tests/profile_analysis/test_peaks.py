@@ -161,3 +161,13 @@ def test_shapes_of_a_printed_table_are_counted(rows, tmp_path) -> None:
         "the device was busy for 90 ms, while operators and calls of the host took 200 ms: at most 45% of the time, if "
         "one thread ran them"
     )
+
+
+def test_names_of_kernels_choose_the_peak_without_flops(tmp_path) -> None:
+    """rocprof's statistics have no shapes; `HHS` are the types of rocBLAS's product: half, half and single."""
+    path = tmp_path / "results.stats.csv"
+    kernel = "Cijk_Ailk_Bljk_HHS_BH_MT128x128x32_MI32x32x8x1_SN_1LDSB0_APM1.kd"
+    path.write_text(f'"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n"{kernel}",100,50000000,500000,100\n')
+    (row,) = pl.efficiency(path, gpu="mi300x").rows
+    peak = find_device("mi300x").find_peak("fp16")
+    assert row["peak_flops_per_s"] == peak.per_s == pl.kernels(path, gpu="mi300x").peak.per_s
