@@ -164,11 +164,14 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom], memory_
     smallest = min(rooms, key=lambda room: room.blocks)
     if smallest.blocks < 1:
         published = published_weights_note(on_device.workload)
+        lack = "too little for a block"
+        if smallest.cache_bytes < 0:
+            lack = f"{format_si(-smallest.cache_bytes, 'B', 3)} too little, with what its runtime takes"
         raise DoesNotFit(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
             f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} "
             f"of {format_si(device.reported_memory_bytes, 'B', 3)}, of which the engine uses {memory_fraction:.0%} "
-            f"(`--memory-fraction`); use a larger `--tensor` or `--pipeline`, or narrower `--weights`"
+            f"(`--memory-fraction`): {lack}; use a larger `--tensor` or `--pipeline`, or narrower `--weights`"
             f"{'' if published is None else f' ({published})'}"
         )
     return smallest

@@ -218,8 +218,9 @@ def test_activations_are_those_that_vllm_measures(tokens, published_gib) -> None
 
 def test_gpt_oss_120b_does_not_start_on_an_h100_at_the_default_share() -> None:
     """ "Available KV cache memory: -2.14 GiB" at 0.9: https://github.com/vllm-project/vllm/issues/23278."""
-    with pytest.raises(DoesNotFit, match="leaves no memory for a KV cache"):
+    with pytest.raises(DoesNotFit, match="leaves no memory for a KV cache") as refused:
         room(placed("gpt-oss-120b", "h100-sxm", weights="mxfp4"), 0.9, "vllm-0.13")
+    assert "B too little, with what its runtime takes; use a larger `--tensor`" in str(refused.value)
 
 
 # Placements ----------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_a_missing_link_names_that_of_the_device(gpu: str, link: str) -> None:
 
 
 def test_advice_needs_several_devices() -> None:
-    with pytest.raises(BadValue, match="one device has nothing to choose"):
+    with pytest.raises(BadValue, match="ranks the ways in which several devices divide a step: give `--workers`"):
         pl.train(**ONE, advise="time")
 
 
