@@ -157,7 +157,7 @@ def measure_efficiency(
     return Efficiency(
         method=reading.method,
         device=device,
-        peak=None if peaks is None else peaks.rate,
+        peak=None if peaks is None else _common_peak(readable, peaks),
         rows=rows,
         groups=group_rows(rows, group_by, columns) if group_by else [],
         group_by=list(group_by),
@@ -168,6 +168,12 @@ def measure_efficiency(
         ranks=compare_ranks(ranked) if has_rank_each else None,
         device_conflict="; ".join(conflicts.get(readable[0].path, ())) if readable else "",
     )
+
+
+def _common_peak(analyses: Sequence[FileAnalysis], peaks: Peaks) -> PeakRate:
+    """Return the peak that all profiles are compared with, or that of the question where they differ."""
+    recorded = {None if analysis.steady is None else analysis.steady.precision for analysis in analyses}
+    return peaks.in_precision(recorded.pop()).rate if len(recorded) == 1 else peaks.rate
 
 
 def _name_files(names: Sequence[str]) -> str:

@@ -171,3 +171,16 @@ def test_names_of_kernels_choose_the_peak_without_flops(tmp_path) -> None:
     (row,) = pl.efficiency(path, gpu="mi300x").rows
     peak = find_device("mi300x").find_peak("fp16")
     assert row["peak_flops_per_s"] == peak.per_s == pl.kernels(path, gpu="mi300x").peak.per_s
+
+
+@pytest.mark.parametrize(("kernels", "precision"), [(["ampere_bf16_s16816gemm"] * 2, "bf16"), (["k"] * 2, "fp32")])
+def test_profiles_with_one_peak_share_it(tmp_path, kernels, precision) -> None:
+    """The answer, and the chart's subtitle, have the peak of the rows."""
+    types = ["c10::BFloat16"] * 2 if precision == "bf16" else ["float"] * 2
+    paths = []
+    for number, kernel in enumerate(kernels):
+        (tmp_path / str(number)).mkdir()
+        paths.append(trace(tmp_path / str(number), kernel, types))
+    found = pl.efficiency(paths, gpu="a100-sxm-80gb")
+    assert found.peak.per_s == find_device("a100-sxm-80gb").find_peak(precision).per_s
+    assert {row["peak_flops_per_s"] for row in found.rows} == {found.to_dict()["peak_flops_per_s"]}
