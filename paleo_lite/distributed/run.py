@@ -17,6 +17,7 @@ from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Budget, make_budget
 from ..timing.notes import FASTER_THAN_BOUND, range_notes, setting_notes
 from ..timing.training import precision_notes
+from ..units import format_si
 from .advise import StrategyAdvice, rank_by_energy
 from .advise import advise as compare_strategies
 from .blocks import uses_tuned_stack
@@ -29,6 +30,7 @@ from .clusters import (
     ConditionedPrior,
     cluster_prior,
     condition_on_measurements,
+    data_sheet_case,
     parse_measured,
 )
 from .generation import generation_notes
@@ -209,6 +211,11 @@ def _predict_rows(
     return rows
 
 
+FASTEST_MEASURED = 0.5
+"""Fraction of the bound by data sheets below which no step was measured: higher clocks, and convolutions by algorithms
+with fewer multiplications, leave more than half of it."""
+
+
 def _condition_job(
     request: ClusterRequest, topology: Topology, job: Job, settings: Settings, batch: ScaledBatch, prior: ClusterPrior
 ) -> tuple[Job, ConditionedPrior]:
@@ -216,6 +223,14 @@ def _condition_job(
     points = [parse_measured(text) for text in request.measured]
     global_batch_sizes = [batch.of_all(point.workers) for point in points]
     measured_s = [point.step_time_s(size) for point, size in zip(points, global_batch_sizes)]
+    for text, point, size, step_s in zip(request.measured, points, global_batch_sizes, measured_s):
+        machines, best_settings = data_sheet_case(topology.with_workers(point.workers), settings)
+        bound_s = float(predict_step(job.roofline_job, machines, best_settings, size, request.strategy).time_s)
+        if step_s < FASTEST_MEASURED * bound_s:
+            raise BadValue(
+                f"`--measured '{text}'` is not of this question: by the data sheets a step takes at least "
+                f"{format_si(bound_s, 's', 3)}; check the batch size, the lengths and the unit"
+            )
 
     def predict_times(scores: ClusterScores, compute_scale: float) -> list[float]:
         scaled_job = job.with_compute_scale(compute_scale)

@@ -47,6 +47,12 @@ def test_step_time_from_rate_or_seconds() -> None:
     assert MeasuredStep(8, step_s=0.1).step_time_s(256) == 0.1
 
 
+def test_a_step_below_its_data_sheets_is_refused() -> None:
+    """VGG-16 on a K80: 32 samples of 3 x 31 GFLOP take 0.7 s at the 4.37 TFLOP/s of a die."""
+    with pytest.raises(BadValue, match=r"`--measured '8 workers: 10 ms'` is not of this question: .* takes at least"):
+        scaling("vgg16", workers=8, measured=["8 workers: 10 ms"], **ASKED)
+
+
 def test_a_normal_distribution_by_hand() -> None:
     """Log of the computation time x ~ N(0, 0.2), seconds exp(x), little scatter: the measurement determines x."""
     prior = ClusterPrior(1, Range(0.2, 0.1, 0.0), Range(0, 0.5, 1), Range(0.5, 1, 1.5), {}, 1, 1, "nothing", [])
