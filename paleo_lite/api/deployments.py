@@ -24,7 +24,7 @@ from ..engines.routing import UNIFORM
 from ..errors import BadValue, UnknownPrecision
 from ..files import Paths, to_paths
 from ..machines import Device, Price, find_device
-from ..machines.prices import choose_price
+from ..machines.prices import choose_price, price_of_group
 from ..own_machines.causes import KIND as LOCAL
 from ..serving.deployment import Deployment, tensor_group
 from ..serving.drafts import heads_of
@@ -145,7 +145,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             )
         price_usd_per_h, listing = self.price_usd_per_h, None
         if price_usd_per_h is None:
-            listing = self._choose_listing(on_device.machine.device)
+            listing = self._choose_listing(on_device.machine.device, division.tensor)
             price_usd_per_h = None if listing is None else listing.usd_per_h
         return Deployment(
             on_device,
@@ -164,11 +164,13 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         options = msgspec.structs.replace(self.options, speculation=speculation)
         return msgspec.structs.replace(self, draft=None, options=options)
 
-    def _choose_listing(self, device: Device) -> Price | None:
-        """Return the listing of the price of a device."""
-        if self.listings is not None:
-            return self.listings.get(device.id)
-        return choose_price(device, self.price_of, self.platform_price)
+    def _choose_listing(self, device: Device, tensor: int) -> Price | None:
+        """Return the listing of the price of a device, of which some work as one."""
+        if self.listings is None:
+            listing = choose_price(device, self.price_of, self.platform_price)
+        else:
+            listing = self.listings.get(device.id)
+        return None if listing is None else price_of_group(device.id, listing, tensor)
 
     def _choose_precision(self, weights: str | None, device: Device) -> str:
         """Return the precision of the arithmetic with weights of a format."""

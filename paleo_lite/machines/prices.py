@@ -73,6 +73,25 @@ def find_priced_instance(device_id: str, cloud_name: str, usd_per_h: float) -> I
     return None
 
 
+def price_of_group(device_id: str, price: Price, devices: int) -> Price:
+    """Return the price of one of several devices that work as one, from an instance that holds as many of them as can.
+
+    It is the given price if that instance holds them, or the cloud has none with more. In the smallest instances of
+    clouds stands a single device, which has no link to those of others.
+    """
+    offers = [instance for cloud in list_clouds() if cloud.name == price.cloud for instance in cloud.instances]
+    per_device = [
+        (instance.devices, listed)
+        for instance in offers
+        if instance.device == device_id and (listed := _price_per_device(instance)) is not None
+    ]
+    own = max((number for number, listed in per_device if _is_same_offer(listed, price)), default=devices)
+    wanted = min(devices, max((number for number, _ in per_device), default=0))
+    if own >= wanted:
+        return price
+    return min((listed for number, listed in per_device if number >= wanted), key=lambda listed: listed.usd_per_h)
+
+
 def choose_price(device: Device, price_of: str | None = None, platform_price: Price | None = None) -> Price | None:
     """Return the price of one device that an answer uses; None if none is on record.
 

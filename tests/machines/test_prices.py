@@ -14,7 +14,7 @@ import paleo_lite as pl
 from asked import scaling
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Price, find_device
-from paleo_lite.machines.prices import choose_price, cloud_names, find_cloud_name, prices_of
+from paleo_lite.machines.prices import choose_price, cloud_names, find_cloud_name, price_of_group, prices_of
 
 H100 = find_device("h100-sxm")
 
@@ -93,3 +93,13 @@ def test_serving_costs_name_their_price() -> None:
     asked = {"rate": 1, "num_requests": 20, "input_tokens": 64, "output_tokens": 8}
     served = pl.serve("qwen2.5-0.5b", gpu="a10g", **asked)
     assert "costs are at 1.006 USD/h (AWS, 2026-08-17: g5.xlarge, on demand, host included)" in served.notes
+
+
+@pytest.mark.parametrize(
+    ("devices", "usd_per_h"), [(1, 1.861), (2, 10.49264 / 4), (4, 10.49264 / 4), (8, 10.49264 / 4)]
+)
+def test_devices_that_work_as_one_are_rented_in_one_instance(devices: int, usd_per_h: float) -> None:
+    """AWS has one L40S in g6e.xlarge at 1.861 USD/h and four in g6e.12xlarge at 10.49264, on demand, August 2026."""
+    price = choose_price(find_device("l40s"), "AWS")
+    assert price is not None
+    assert price_of_group("l40s", price, devices).usd_per_h == pytest.approx(usd_per_h)
