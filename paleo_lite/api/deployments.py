@@ -65,6 +65,9 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     sampling : str or None
         How clients let the server choose tokens, one of `paleo_lite.engines.records.record.SAMPLINGS`; None for what is
         usual.
+    usual_sampling : str or None
+        What is usual; None for what the clients of the engine's own benchmarks do. It makes no difference where the
+        host of the engine was not measured.
     expert_load : float
         Exponent of the popularity of experts (`paleo_lite.engines.routing`).
     options : SimulationOptions
@@ -89,6 +92,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     policy: str
     settings: dict[str, Any]
     sampling: str | None = None
+    usual_sampling: str | None = None
     expert_load: float = UNIFORM
     options: SimulationOptions = SimulationOptions()
     link: str | None = None
@@ -138,7 +142,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         if self.stage_blocks and (engine.launcher is None or not engine.launcher.stage_blocks):
             raise BadValue(f"`--engine-settings stage-blocks` is for vllm and sglang, not for {engine.name}")
         if self.settings["overhead_s"] is None:
-            engine = with_fitted_host(engine, on_device.kernels, self.sampling)
+            engine = with_fitted_host(engine, on_device.kernels, self.sampling or self.usual_sampling)
         if self.sampling is not None and not has_fitted_host(engine, on_device.kernels):
             raise BadValue(
                 f"`--engine-settings sampling={self.sampling}` {NEEDS_KERNELS}, of a version whose host was measured"

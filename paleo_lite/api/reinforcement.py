@@ -305,7 +305,7 @@ def make_deployment(question: Rl, devices: Devices) -> Deployment:
         cache_format=kv_cache or "bf16",
         kv_cache=kv_cache,
         policy=question.engine or framework.engine,
-        sampling=GREEDY,
+        usual_sampling=GREEDY,
         settings={
             "max_batched_tokens": None,
             "max_sequences": engine.get("max-sequences", framework.max_sequences),
