@@ -459,12 +459,17 @@ class EngineStep:
 
 
 def decoded_keys(kernel: AttentionKernel, load: Load) -> Any:
-    """Return the keys that the new token of a decoding sequence attends to, itself among them."""
+    """Return the keys that the new token of a decoding sequence attends to, itself among them.
+
+    With chunks it is the mean over the contexts. One context beyond the first chunk stands for sequences that are
+    anywhere in a chunk: that of 16,384 tokens would begin one.
+    """
     context = np.asarray(load.context)
     if kernel.chunk is not None:
         shortest, longest = np.maximum(context - load.spread, 0.0), context + load.spread
         pairs = pairs_in_chunks(longest + 1, kernel.chunk) - pairs_in_chunks(shortest, kernel.chunk)
-        return pairs / (longest + 1 - shortest)
+        is_known = (context < kernel.chunk) | (np.asarray(load.spread) > 0)
+        return np.where(is_known, pairs / (longest + 1 - shortest), (kernel.chunk + 1) / 2)
     return context + 1.0 if kernel.window is None else np.minimum(context + 1.0, kernel.window)
 
 

@@ -139,12 +139,18 @@ def test_pairs_of_a_chunked_prompt_are_those_of_the_mask(length: int, cached: in
     assert prompt_pairs(kernel, length, cached) == mask.sum()
 
 
-@pytest.mark.parametrize(("context", "spread"), [(3, 0), (8, 0), (20, 0), (10, 6), (9, 9), (100, 8)])
+@pytest.mark.parametrize(("context", "spread"), [(3, 0), (7, 0), (10, 6), (9, 9), (100, 8)])
 def test_a_token_sees_the_chunk_that_it_is_in(context: int, spread: int) -> None:
     """The mean over contexts of the tokens since the last multiple of the chunk, the new one among them."""
     kernel = AttentionKernel("attention", 8, 1, 128, 128, chunk=8)
     seen = [length % 8 + 1 for length in range(context - spread, context + spread + 1)]
     assert float(decoded_keys(kernel, Load(context=context, spread=spread))) == pytest.approx(np.mean(seen))
+
+
+def test_a_token_beyond_the_first_chunk_sees_half_of_a_chunk() -> None:
+    """The mean of 1 to 8 keys, also where the context is a multiple of the chunk."""
+    kernel = AttentionKernel("attention", 8, 1, 128, 128, chunk=8)
+    assert decoded_keys(kernel, Load(context=np.array([8, 16, 20]))).tolist() == [4.5, 4.5, 4.5]
 
 
 @pytest.mark.parametrize(
