@@ -210,7 +210,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         experts, attention = division.expert_parallel, division.attention_data_parallel
         topology = self.topology
         if topology is None and self.link is None:
-            topology = usual_nodes(machine.device, division.tensor)
+            topology = usual_nodes(machine.device, division.tensor * division.pipeline)
         if topology is not None:
             topology = learned_topology(topology, machine.device, evidence, SERVER)
         group = tensor_group(machine.device, division.tensor, self.link, topology, attention, experts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.errors import BadValue
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import Deployment, timer_of
 from paleo_lite.serving.lengths import Lengths
@@ -163,3 +166,16 @@ def test_a_server_with_stated_stages_is_as_slow_as_the_longest() -> None:
 def test_stages_that_cannot_be(options, message) -> None:
     with pytest.raises(BadValue, match=message):
         pl.serve("llama-3.1-8b", gpu="l4", pipeline=2, rate=1, **options)
+
+
+def test_stages_in_several_computers_send_over_their_network() -> None:
+    """A DGX H100 holds eight devices: two stages of eight are in two of them, two of four in one."""
+
+    def boundaries(**options: Any) -> list[str]:
+        question = pl.Serve("llama-3-70b", pipeline=2, **options)
+        return [link.name for link in make_deployment(question).on_device.pipeline.boundaries]
+
+    stated = boundaries(platform="dgx-h100", tensor=8)
+    assert boundaries(gpu="h100-sxm", tensor=8) == stated == ["8x infiniband-ndr"]
+    assert boundaries(gpu="h100-sxm", tensor=4) == ["nvlink4-x18"]
+    assert boundaries(gpu="h100-sxm", tensor=8, link="nvlink4-x18") == ["nvlink4-x18"]
