@@ -111,6 +111,7 @@ def advise(
     described = {
         "objectives": [objective.describe() for objective in objectives],
         "highest_requests_per_s": None,
+        "highest_interval": None,
         "arrivals": None,
         "missed": [each.describe() for each in missed],
     }

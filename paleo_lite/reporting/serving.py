@@ -180,7 +180,7 @@ def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
             arrivals = serving.slo["arrivals"]
             text = f"not met at any rate with {arrivals}"
             if highest is not None:
-                text = f"up to {format_number(highest)} requests/s with {arrivals}"
+                text = f"up to {format_number(highest)} requests/s{_describe_ends(serving)} with {arrivals}"
             facts.append(("objectives", f"{objectives}: {text}"))
         else:
             facts.append(("objectives", objectives))
@@ -197,6 +197,14 @@ def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
     if serving.advice is not None:
         facts.append(("prices", _describe_prices(serving.advice)))
     return facts
+
+
+def _describe_ends(serving: Serving) -> str:
+    """Return the interval of the highest rate that meets the objectives, in brackets; empty without one."""
+    interval = None if serving.slo is None else serving.slo["highest_interval"]
+    if interval is None:
+        return ""
+    return f" ({format_number(interval[0])} to {format_number(interval[1])} at 90%)"
 
 
 def _facts(serving: Serving) -> list[tuple[str, str]]:

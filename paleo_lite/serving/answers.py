@@ -29,7 +29,7 @@ from .figures import (
 )
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch, to_launch
-from .notes import mean_context, notes_of, rounds_notes, short_run_notes
+from .notes import front_end_notes, mean_context, notes_of, rounds_notes, short_run_notes, unsteady_notes
 from .outcomes import request_latencies, share_within, summarize
 from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
@@ -83,7 +83,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         The engine's own command for a replica; None if the engine cannot be launched like this.
     kernels : list of KernelTime or None
         Kernels of a decode iteration at the mean number of sequences and their mean context, the longest first; None if
-        the layers are timed one by one.
+        the layers are timed one by one, or answers have one token, so that nothing decodes.
     offered_requests_per_s : float or None
         Mean rate at which requests arrive; None where they do not arrive at a rate.
     price_usd_per_h : float or None
@@ -268,8 +268,10 @@ def answer(
     if deployment.admission is not None:
         all_notes += short_run_notes(traffic, expected.latencies["latency_s"]["p50"])
     elif saturation:
+        all_notes += unsteady_notes(prepared, traffic, expected.figures["saturation_requests_per_s"])
         answered_per_s = whole_span(simulated.outcomes).requests_per_s
         all_notes += rounds_notes(traffic, answered_per_s, expected.figures["saturation_requests_per_s"])
+    all_notes += front_end_notes(prepared, traffic, expected.latencies["ttft_s"]["p50"])
     launchable = to_launch(prepared, traffic)
     launched = launch(launchable)
     all_notes += launched.notes
@@ -305,7 +307,9 @@ def answer(
         expert_parallel=on_device.experts,
         attention_data_parallel=on_device.attention_data,
         launch_command=launched.command,
-        kernels=time_decode_kernels(
+        kernels=None
+        if int(traffic.output_tokens.max()) == 1  # nothing decodes
+        else time_decode_kernels(
             on_device,
             expected.figures["mean_sequences"] or 1.0,
             mean_context(traffic),

@@ -16,7 +16,7 @@ from .deployment import Deployment, PreparedDeployment, have_connector
 from .elastic import Elasticity
 from .options import Speculation
 from .prefix_cache import prefix_hit_rate
-from .requests import Traffic
+from .requests import MAX_REQUESTS, Traffic
 from .timed_engine import undivided_iteration_s
 
 _FIXED_SHARE = 0.05
@@ -109,6 +109,53 @@ def _round_up(count: float) -> int:
     step: int = 10 ** max(math.floor(math.log10(count)) - 1, 0)
     return math.ceil(count / step) * step
 
+
+RELAXATIONS = 4.0
+"""Relaxation times after which a queue is within 2% (e^-4) of its steady state."""
+
+
+def unsteady_notes(prepared: PreparedDeployment, traffic: Traffic, saturation_per_s: float | None) -> list[str]:
+    """Return a note where requests arrive at so nearly the saturation rate that their queue is not steady yet.
+
+    The relaxation time of a queue with drawn arrivals and servings of equal length, in servings, is
+    1 / (2.8 (1 - sqrt(share))^2) (Odoni and Roth 1983, An empirical investigation of the transient behavior of
+    stationary queueing systems).
+    """
+    rate_per_s = traffic.rate_per_s
+    if rate_per_s is None or not saturation_per_s or rate_per_s >= saturation_per_s:
+        return []
+    share = rate_per_s / saturation_per_s
+    of_replica = RELAXATIONS / (2.8 * (1 - math.sqrt(share)) ** 2)
+    needed = of_replica * prepared.deployment.replicas
+    if len(traffic) >= needed or traffic.follows is not None or np.ptp(np.diff(traffic.arrival_s)) < EQUAL_GAPS_S:
+        return []
+    more = f"give `--num-requests {_round_up(needed)}` for the long run"
+    if needed > MAX_REQUESTS:
+        more = f"not even the {MAX_REQUESTS:,} that can be simulated reach the long run"
+    return [
+        f"at {share:.1%} of the saturation rate the queue still grows after {len(traffic):,} requests, and so do "
+        f"latencies: {more}"
+    ]
+
+
+MATERIAL_SHARE = 0.1
+"""Share of a first token's time from which on its part that only users of closed loops wait is named."""
+
+
+def front_end_notes(prepared: PreparedDeployment, traffic: Traffic, ttft_s: float | None) -> list[str]:
+    """Return a note on what requests of a closed loop wait for in front of the engine, beside those at a rate."""
+    engine = prepared.engine if prepared.prefill is None else prepared.prefill.engine
+    added_s = engine.request_kernels_s + engine.request_token_s * float(traffic.input_tokens.mean())
+    if traffic.concurrency is None or not ttft_s or added_s < MATERIAL_SHARE * ttft_s:
+        return []
+    return [
+        f"first tokens include {format_si(added_s, 's', 3)} in front of the engine that benchmarks of users who send "
+        "the next request after an answer show, and those of a rate do not"
+    ]
+
+
+EQUAL_GAPS_S = 1e-9
+"""Difference of the gaps between arrivals up to which they are equal, so that no queue grows below saturation."""
 
 IN_ROUNDS = 1.1
 """Multiple of the saturation rate from which on a simulation that answers more says why."""

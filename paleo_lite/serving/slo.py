@@ -12,11 +12,11 @@ import numpy as np
 from ..errors import BadQuantity, BadValue
 from ..units import check_positive, format_si, parse_quantity
 from .answers import Serving
-from .deployment import Deployment, PreparedDeployment
+from .deployment import LEVELS, Deployment, PreparedDeployment
 from .outcomes import request_latencies, summarize
 from .pools import Simulated
 from .requests import Traffic
-from .saturation import saturate
+from .saturation import saturate, saturate_levels
 
 OBJECTIVES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 """Names of objectives and of the latencies that they limit."""
@@ -32,6 +32,12 @@ CONFIRMING_RUNS = 5
 
 NEAR_SATURATION = 0.8
 """Share of the saturation rate from which a rate is confirmed: latencies grow with the requests of a run there."""
+
+INTERVAL_TOLERANCE = 1.1
+"""Ratio of two rates between which an end of the interval is found."""
+
+LEAST_SHARE = 0.01
+"""Share of the saturation rate below which no rate is tried."""
 
 RATE_DIGITS = 3
 """Digits of the rate that is found, which is printed as it was confirmed."""
@@ -91,9 +97,11 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
     return tuple(objectives)
 
 
-def meets(prepared: PreparedDeployment, objectives: tuple[Objective, ...], traffic: Traffic) -> bool:
-    """Return whether requests are answered within the objectives."""
-    return not find_missed(latencies_of_all(prepared.simulate(traffic)), objectives)
+def meets(
+    prepared: PreparedDeployment, objectives: tuple[Objective, ...], traffic: Traffic, level: str = "expected"
+) -> bool:
+    """Return whether requests are answered within the objectives, at one of the levels of iteration times."""
+    return not find_missed(latencies_of_all(prepared.simulate(traffic, level)), objectives)
 
 
 def latencies_of_all(simulated: Simulated) -> dict[str, Any]:
@@ -154,7 +162,7 @@ def highest_rate(
     def meets_at(rate_per_s: float) -> bool:
         return meets(prepared, objectives, traffic_at(rate_per_s, 1))
 
-    least, high = _round_down(0.01 * saturation_per_s), _round_down(saturation_per_s / (1 + RATE_TOLERANCE))
+    least, high = _round_down(LEAST_SHARE * saturation_per_s), _round_down(saturation_per_s / (1 + RATE_TOLERANCE))
     if not meets_at(least):
         return None
     low = high if meets_at(high) else least
@@ -169,6 +177,54 @@ def highest_rate(
     prepared_for_longer = deployment.prepare(traffic_at(math.inf, CONFIRMING_RUNS))  # it has longer requests, too
     while low > least and not meets(prepared_for_longer, objectives, traffic_at(low, CONFIRMING_RUNS)):
         low = _round_down(low / (1 + RATE_TOLERANCE))
+    return low
+
+
+def interval_of_highest(
+    deployment: Deployment,
+    objectives: tuple[Objective, ...],
+    traffic_at: Callable[[float, int], Traffic],
+    highest_per_s: float,
+) -> tuple[float, float] | None:
+    """Return the highest rates with the slowest and the fastest iterations of their 90% interval; None without one.
+
+    The search begins at the rate that changes as the saturation rate does, and ends within 10%. A rate of 0 stands for
+    none that meets the objectives.
+    """
+    flood = traffic_at(math.inf, 1)
+    prepared = deployment.prepare(flood)
+    if prepared.slowest == "expected":
+        return None
+    saturated = saturate_levels(prepared.lasting, flood, LEVELS)
+    ends = []
+    for level in ("high", "low"):  # of the times of iterations
+        saturation_per_s = saturated[level][0]
+
+        def meets_at(rate_per_s: float, level: str = level) -> bool:
+            return meets(prepared, objectives, traffic_at(rate_per_s, 1), level)
+
+        first_per_s = min(highest_per_s / saturated["expected"][0], 1 / INTERVAL_TOLERANCE) * saturation_per_s
+        ends.append(_search_from(first_per_s, LEAST_SHARE * saturation_per_s, saturation_per_s, meets_at))
+    low_per_s, high_per_s = ends
+    return min(low_per_s, highest_per_s), max(high_per_s, highest_per_s)
+
+
+def _search_from(first_per_s: float, least_per_s: float, most_per_s: float, meets_at: Callable[[float], bool]) -> float:
+    """Return the highest rate that meets objectives, within 10%, which is probably near a first one; 0 if none does."""
+    low = high = first_per_s
+    step = INTERVAL_TOLERANCE
+    while not meets_at(low):
+        if low <= least_per_s:
+            return 0.0
+        low, high = max(low / step, least_per_s), low
+        step **= 2
+    while low == high < most_per_s / INTERVAL_TOLERANCE:
+        high = low * INTERVAL_TOLERANCE
+        if meets_at(high):
+            low = high
+    while high / low > INTERVAL_TOLERANCE * (1 + 1e-9):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if meets_at(middle) else (low, middle)
     return low
 
 
@@ -188,12 +244,14 @@ def with_highest_rate(
 ) -> Serving:
     """Return an answer that misses some objectives with the highest rate that meets all."""
     highest = highest_rate(deployment, objectives, traffic_at)
+    interval = None if highest is None else interval_of_highest(deployment, objectives, traffic_at, highest)
     described = [objective.describe() for objective in objectives]
     return msgspec.structs.replace(
         result,
         slo={
             "objectives": described,
             "highest_requests_per_s": highest,
+            "highest_interval": interval,
             "arrivals": arrivals,
             "missed": [each.describe() for each in missed],
         },

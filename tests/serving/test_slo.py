@@ -11,6 +11,8 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.serving.requests import Traffic
+from paleo_lite.serving.slo import _search_from
+from paleo_lite.units import format_number
 
 SERVER: dict[str, Any] = {"gpu": "h100-sxm", "num_requests": 60, "max_sequences": 64}
 
@@ -33,7 +35,7 @@ def test_the_rate_holds_where_it_is_asked_of_a_longer_run() -> None:
     rate, saturation = highest(found), found.figures["saturation_requests_per_s"].value
     assert saturation is not None and 0.9 * saturation < rate < saturation
     shown = dict(found.document().facts)["objectives"]
-    assert shown == f"ttft p90 <= 1 s: up to {rate:g} requests/s with Poisson arrivals"
+    assert shown.startswith(f"ttft p90 <= 1 s: up to {rate:g} requests/s (") and shown.endswith("with Poisson arrivals")
     longer = pl.serve(**asked, rate=rate, num_requests=5000)
     assert longer.latencies["ttft_s"]["p90"].value <= 1.0
     beyond = pl.serve(**asked, rate=0.999 * saturation, num_requests=5000)
@@ -87,3 +89,26 @@ def test_advice_takes_no_trace(tmp_path: Path) -> None:
 def test_an_objective_is_a_time_above_zero(limit: str) -> None:
     with pytest.raises(BadValue, match="--slo"):
         pl.serve("llama-3-8b", gpu="h100-sxm", rate=5, slo=f"ttft={limit}")
+
+
+def test_an_end_of_the_interval_is_found_within_a_tenth() -> None:
+    """The search begins at a rate that is too high, too low, or right, and ends at the rate, or a tenth below it."""
+    for right in (0.5, 4.9, 5.0, 5.6, 9.9):
+        tried: list[float] = []
+
+        def meets_at(rate: float, right: float = right, tried: list[float] = tried) -> bool:
+            tried.append(rate)
+            return rate <= right
+
+        found = _search_from(5.0, 0.1, 10.0, meets_at)
+        assert right / 1.1 - 1e-9 <= found <= right and max(tried) <= 10.0
+    assert _search_from(5.0, 0.1, 10.0, lambda rate: False) == 0.0
+    assert _search_from(5.0, 0.1, 10.0, lambda rate: True) > 10.0 / 1.1**2
+
+
+def test_the_highest_rate_has_an_interval() -> None:
+    found = pl.serve("llama-3-8b", **{**SERVER, "rate": 1, "input_tokens": 100, "output_tokens": 8}, slo="ttft=500ms")
+    assert found.slo is not None
+    low, high = found.slo["highest_interval"]
+    assert low < highest(found) < high
+    assert f"requests/s ({format_number(low)} to " in dict(found.document().facts)["objectives"]

@@ -5,6 +5,7 @@ Tests: serving/steady.py.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.notes import front_end_notes, unsteady_notes
 from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.serving.steady import MeasuredSpan, steady_span, whole_span, work_in
 
@@ -47,6 +49,37 @@ def test_as_many_requests_are_under_way_as_there_are_users(engine: str, users: i
     )  # not all of several users end together
     assert tokens_per_s / requests_per_s == pytest.approx(256)
     assert total_per_s / requests_per_s == pytest.approx(1024 + 256)
+
+
+def test_a_run_near_saturation_says_how_many_requests_its_long_run_has() -> None:
+    """Odoni and Roth (1983): at .98 of the rate it takes 4 / (2.8 (1 - sqrt(.98))^2) = 14,141 servings."""
+    prepared: Any = SimpleNamespace(deployment=SimpleNamespace(replicas=1))
+    traffic = generate_traffic(Lengths(10), Lengths(10), count=1000, rate_per_s=9.8)
+    (note,) = unsteady_notes(prepared, traffic, 10.0)
+    assert "at 98.0% of the saturation rate" in note and "`--num-requests 15000`" in note
+    assert unsteady_notes(prepared, traffic, 10.9) == []  # at .90 of it 139 servings
+    assert unsteady_notes(prepared, traffic, 9.7) == []  # above saturation it has no long run
+    assert unsteady_notes(prepared, traffic, None) == []
+    even = generate_traffic(Lengths(10), Lengths(10), count=1000, rate_per_s=9.8, arrivals="fixed")
+    assert unsteady_notes(prepared, even, 10.0) == []
+    assert "not even" in unsteady_notes(prepared, traffic, 9.801)[0]
+
+
+def test_users_of_a_closed_loop_are_told_what_they_wait_for_in_front_of_the_engine() -> None:
+    """A lone request of llama-3.1-8b has its first token after 24.6 ms at a rate, and after 37 ms as that of a user."""
+    engine = SimpleNamespace(request_kernels_s=10e-3, request_token_s=2e-6)
+    prepared: Any = SimpleNamespace(engine=engine, prefill=None)
+    users = generate_traffic(Lengths(1000), Lengths(10), count=10, concurrency=1)
+    (note,) = front_end_notes(prepared, users, 37e-3)
+    assert note.startswith("first tokens include 12 ms in front of the engine")
+    assert front_end_notes(prepared, users, 0.2) == []
+    drawn = generate_traffic(Lengths(1000), Lengths(10), count=10, rate_per_s=1.0)
+    assert front_end_notes(prepared, drawn, 37e-3) == []
+
+
+def test_nothing_decodes_where_answers_have_one_token() -> None:
+    result = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=5, num_requests=4, input_tokens=32, output_tokens=1)
+    assert result.kernels is None and "Kernels" not in str([table.title for table in result.document().tables])
 
 
 def test_the_whole_run_is_counted_as_benchmarks_count() -> None:
