@@ -107,9 +107,7 @@ def rank_deployments(
         # Shown is what comes nearest, of all.
         candidates += [trial.simulate(demand, objectives, criteria) for trial, _ in ruled_out]
         ruled_out.clear()
-    candidates += _at_further_limits(
-        candidates, Tried(tried, [trial for trial, _ in ruled_out], pairs), demand, objectives, criteria
-    )
+    candidates += _at_further_limits(candidates, Tried(tried, ruled_out, pairs), demand, objectives, criteria)
     rate_per_s = demand.finite_rate_per_s
     advice = DeploymentAdvice(
         rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None),

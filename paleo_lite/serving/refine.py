@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from .candidates import RANKINGS, Candidate, Criteria
+from .candidates import RANKINGS, Candidate, Criteria, TooLarge
 from .requests import Demand
 from .slo import Objective
 from .splits import PoolEstimate, Split, estimate_limits
@@ -29,7 +29,7 @@ class Tried(NamedTuple):
     """What advice has tried."""
 
     pools: Sequence[tuple[LimitedPool, Candidate]]
-    ruled_out: Sequence[LimitedPool]  # that were not simulated, as they need too many devices
+    ruled_out: Sequence[tuple[LimitedPool, TooLarge]]  # that were not simulated, as they need too many devices
     pairs: Sequence[tuple[Split, Candidate]]
 
 
@@ -37,7 +37,7 @@ class _Series(NamedTuple):
     """A deployment, or a pair of pools, at the limits that were tried."""
 
     pool: PoolEstimate  # that decodes
-    tried: list[tuple[int, Candidate | None]]  # None for what needs too many devices
+    tried: list[tuple[int, Candidate | TooLarge]]
     simulate: Callable[[int], Candidate | None]  # at a limit; None where it needs too many devices
     is_whole: bool  # whether all limits were tried that the cache holds; of pairs they were not
 
@@ -78,11 +78,8 @@ def refine(
 def _group(tried: Tried, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Iterator[_Series]:
     """Yield what was tried of each deployment and of each pair of pools."""
     of_pools: dict[Hashable, _Series] = {}
-    candidates: list[tuple[LimitedPool, Candidate | None]] = [
-        *tried.pools,
-        *((trial, None) for trial in tried.ruled_out),
-    ]
-    for trial, candidate in candidates:
+    trials: list[tuple[LimitedPool, Candidate | TooLarge]] = [*tried.pools, *tried.ruled_out]
+    for trial, candidate in trials:
         simulate = partial(_simulate_pool, trial, demand, objectives, criteria)
         series = of_pools.setdefault((trial.pool, trial.draft), _Series(trial.pool, [], simulate, is_whole=True))
         series.tried.append((trial.batch_limit, candidate))
@@ -108,9 +105,9 @@ def _simulate_pair(
     return try_split(matched[0], demand, objectives, criteria) if matched else None
 
 
-def _is_too_slow(candidate: Candidate | None, criteria: Criteria) -> bool:
+def _is_too_slow(candidate: Candidate | TooLarge | None, criteria: Criteria) -> bool:
     """Return whether a candidate misses an objective, not only the number of devices."""
-    if candidate is None:
+    if not isinstance(candidate, Candidate):
         return False
     is_too_large = criteria.devices is not None and candidate.devices > criteria.devices
     return len(candidate.missed) > is_too_large
@@ -133,10 +130,16 @@ def _find_bracket(
         limits = sorted({*limits, most})  # all that the cache holds
     if not limits:
         return None
-    if high_candidate is not None:
+    if isinstance(high_candidate, Candidate):
+        least_devices: float = high_candidate.devices
         value = _between(low_candidate, high_candidate, value_of)
     else:
-        value = _beyond(low_candidate, low / limits[-1], demand, criteria, value_of)
+        assert low_candidate is not None
+        share = low / limits[-1]  # that is left, at the least, of what needs fewer devices or costs less
+        least_devices = share * low_candidate.devices
+        value = _beyond(low_candidate, share, demand, criteria, value_of)
+    if criteria.devices is not None and least_devices > criteria.devices:
+        return None
     return _Bracket(limits, series.simulate, not outside, value)
 
 
@@ -150,24 +153,22 @@ def _limits_between(low: int, high: int, ranks: int, users: int | None) -> list[
     return list(range(low + step, high, step))
 
 
-def _between(low: Candidate | None, high: Candidate, value_of: Callable[[Candidate], float]) -> float:
+def _between(low: Candidate | TooLarge | None, high: Candidate, value_of: Callable[[Candidate], float]) -> float:
     """Return what is ranked at the limit that just meets the objectives, by those of a smaller and a larger one."""
     best = value_of(high)
-    if low is None or not low.objective_ratio or not high.objective_ratio or not math.isfinite(value_of(low)):
+    if not isinstance(low, Candidate) or not low.objective_ratio or not high.objective_ratio:
+        return best
+    if not math.isfinite(value_of(low)):
         return best
     share = math.log(1 / low.objective_ratio) / math.log(high.objective_ratio / low.objective_ratio)
     return float(value_of(low) ** (1 - share) * best**share)
 
 
 def _beyond(
-    low: Candidate | None,
-    share: float,  # that it would keep of what is ranked, if it fell as the limit grows
-    demand: Demand,
-    criteria: Criteria,
-    value_of: Callable[[Candidate], float],
+    low: Candidate | TooLarge, share: float, demand: Demand, criteria: Criteria, value_of: Callable[[Candidate], float]
 ) -> float:
-    """Return what is ranked at a larger limit than any that was tried, at the least."""
-    if low is None:
+    """Return what is ranked at a larger limit than any that was tried, at the least: a share, or whole replicas."""
+    if not isinstance(low, Candidate):
         return 0.0
     if demand.finite_rate_per_s is not None and RANKINGS[criteria.by].at_rate == "usd_per_h":
         share = math.ceil(low.replicas * share) / low.replicas  # whole replicas carry the rate

@@ -15,7 +15,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.advise import _prepare_pool
-from paleo_lite.serving.candidates import Candidate, Criteria
+from paleo_lite.serving.candidates import Candidate, Criteria, TooLarge
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.refine import Tried, _bisect, _find_bracket, _limits_between, _Series, refine
 from paleo_lite.serving.requests import Demand
@@ -47,7 +47,7 @@ def at_limit(limit: int, largest: int) -> Candidate:
 def series(limits: list[int], largest: int, most: int = 1000, **changes: Any) -> _Series:
     """Return a deployment whose limits were tried, with a cache for so many sequences at most."""
     pool: Any = SimpleNamespace(most_sequences=most, deployment=SimpleNamespace(limited_ranks=1))
-    tried: list[tuple[int, Candidate | None]] = [(limit, at_limit(limit, largest)) for limit in limits]
+    tried: list[tuple[int, Candidate | TooLarge]] = [(limit, at_limit(limit, largest)) for limit in limits]
     return _Series(pool, tried, lambda limit: at_limit(limit, largest), is_whole=True)._replace(**changes)
 
 
@@ -84,9 +84,18 @@ def test_nothing_is_looked_for_where_no_limit_is_fast_enough() -> None:
 
 
 def test_limits_that_need_too_many_devices_are_below_those_that_are_looked_for() -> None:
-    ruled_out: list[tuple[int, Candidate | None]] = [(32, None), (64, at_limit(64, 50))]
-    bracket = _find_bracket(series([], 50, tried=ruled_out), DEMAND, Criteria(devices=8), cost_of)
+    """At twice the limit of what needs 12 devices at least 6 are needed; of 32, 16."""
+    few, many = (TooLarge("t4", "fp16", "tensor 1", 32, devices, 1.0, None, is_forecast=True) for devices in (12, 32))
+    outside = at_limit(64, 50)
+
+    def find(tried: list[tuple[int, Candidate | TooLarge]]) -> Any:
+        return _find_bracket(series([], 50, tried=tried), DEMAND, Criteria(devices=8), cost_of)
+
+    bracket = find([(32, few), (64, outside)])
     assert bracket is not None and bracket.limits[0] == 36 and bracket.value == pytest.approx(100 / 64)
+    assert find([(32, few)]) is not None and find([(32, many)]) is None
+    too_many = msgspec.structs.replace(outside, replicas=9, missed=(*outside.missed, "9 devices instead of 8"))
+    assert find([(32, few), (64, too_many)]) is None
 
 
 def test_users_are_shared_among_replicas() -> None:
