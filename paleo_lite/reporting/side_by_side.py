@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..calibration.ratios import AnyPrediction
+from ..distributed.table import ScaleTable
 from ..sweeps.comparison import Comparison
 from ..sweeps.questions import OPTION_COLUMNS
 from ..text import format_plural
@@ -54,7 +55,7 @@ _BOUND_ADJECTIVES = {"compute": "compute-bound", "memory": "memory-bound", "unkn
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return one row per prediction; rows that are bounds have no speed-up over forecasts."""
-    rows = [dict(row) for row in comparison.rows]
+    rows = in_unit(comparison)
     for row, prediction in zip(rows, comparison.answers):
         shares = {}
         if isinstance(prediction, Prediction) and prediction.is_forecast:
@@ -67,19 +68,62 @@ def comparison_table(comparison: Comparison) -> Table:
     if not varying and not settings:
         varying = ["gpu"]
     settings_columns = [option_column(key) for key in settings]
-    counted = f"{_counted_unit(comparison)}\nper s"
+    counted = f"{counted_unit(comparison)}\nper s"
     results = [column.replace(title=counted) if column.key == "throughput_per_s" else column for column in _RESULTS]
     results = with_price_of_one(results, rows)
     table = Table("Side by side", [*select_columns(*varying), *settings_columns, *results], rows, sortable=True)
     return table.drop_empty_columns(*_CONFIGURATION)
 
 
-def _counted_unit(comparison: Comparison) -> str:
-    """Return what throughputs and costs count: pictures, or a token per sequence of a step of decode, or samples."""
-    products = {answer.made if isinstance(answer, PipelinePrediction) else "" for answer in comparison.answers}
-    if len(products) == 1 and "" not in products:
-        return f"{products.pop()}s"
-    return "tokens" if all(answer.phase == "decode" for answer in comparison.answers) else "samples"
+def counted_unit(comparison: Comparison) -> str:
+    """Return what throughputs and costs count: one unit for all answers.
+
+    These are pictures; a token per sequence of a step of decode; tokens where samples have different lengths; prompts
+    of a group of devices; or samples.
+    """
+    units = {_unit_of(answer) for answer in comparison.answers}
+    if len(units) > 1:
+        return "samples"
+    return "tokens" if _differ_in_length(comparison) else units.pop()
+
+
+def _unit_of(answer: Any) -> str:
+    """Return what the throughput of an answer counts."""
+    if isinstance(answer, PipelinePrediction):
+        return f"{answer.made}s"
+    phase = getattr(answer, "phase", "")
+    if isinstance(answer, ScaleTable) and phase == "prefill":
+        return "prompts"
+    return "tokens" if phase == "decode" else "samples"
+
+
+def _differ_in_length(comparison: Comparison) -> bool:
+    """Return whether all answers are steps that count tokens, and their samples do not have equally many."""
+    if not all(isinstance(answer, (Prediction, ScaleTable)) for answer in comparison.answers):
+        return False
+    timed = [row for row in comparison.rows if row.get("throughput_per_s")]
+    if any(not row.get("tokens_per_s") for row in timed):
+        return False
+    return len({round(row["tokens_per_s"] / row["throughput_per_s"]) for row in timed}) > 1
+
+
+def in_unit(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the rows of a comparison with throughputs and costs of its unit.
+
+    Samples of different lengths have no speed-up over each other.
+    """
+    rows = [dict(row) for row in comparison.rows]
+    if not _differ_in_length(comparison):
+        return rows
+    for row in rows:
+        row |= {name: None for name in row if name.startswith("speedup")}
+        if not row.get("tokens_per_s"):
+            continue
+        tokens = row["tokens_per_s"] / row["throughput_per_s"]  # of a sample
+        row["throughput_per_s"] = row["tokens_per_s"]
+        if row.get("usd_per_million") is not None:
+            row["usd_per_million"] /= tokens
+    return rows
 
 
 _CONFIGURATION = ("network", "gpu", "precision", "phase", "batch_size")
@@ -119,14 +163,18 @@ CONCLUSIONS = {
 """Conclusions of a comparison, each with its columns: the first one that several rows have decides."""
 
 
-def conclusions(comparison: Comparison, unit: str = "samples") -> list[tuple[str, str]]:
+def conclusions(comparison: Comparison) -> list[tuple[str, str]]:
     """Return which forecast is the fastest and which the cheapest, with its figure.
 
-    Servers that are overloaded, or miss an objective, are neither.
+    Servers that are overloaded, or miss an objective, are neither. Pictures and videos are not ranked together.
     """
+    made = {answer.made for answer in comparison.answers if isinstance(answer, PipelinePrediction)}
+    if len(made) > 1:
+        return [("ranking", f"none: {' and '.join(f'{product}s' for product in sorted(made))} are different products")]
+    unit = counted_unit(comparison)
     usable = [
         (row, label)
-        for row, label in zip(comparison.rows, comparison.labels(), strict=True)
+        for row, label in zip(in_unit(comparison), comparison.labels(), strict=True)
         if row.get("answer") == FORECAST
         and row.get("overloaded") != "yes"
         and row.get("meets") != "no"
@@ -161,9 +209,9 @@ def side_by_side_page(comparison: Comparison) -> Document:
     if common:
         title += f": {', '.join(text for text in common.values() if text)}"
     baseline = f"{first.network} on {first.device.id}, {first.precision}, batch {first.batch_size}"
-    unit = _counted_unit(comparison)
-    facts = conclusions(comparison, unit)
-    if len(table.rows) > 1:
+    unit = counted_unit(comparison)
+    facts = conclusions(comparison)
+    if len(table.rows) > 1 and any(row.get("speedup") is not None for row in table.rows):
         facts.append(("speed-up", f"ratio of {unit}/s to {baseline}; errors that both predictions share cancel"))
     if not all(prediction.is_forecast for prediction in comparison.answers):
         facts.append(("bounds", "rows without a time have only a bound from the data sheet, no forecast"))

@@ -25,7 +25,7 @@ from .document import (
     Table,
     raw_table,
 )
-from .side_by_side import conclusions, side_by_side_page
+from .side_by_side import conclusions, counted_unit, in_unit, side_by_side_page
 
 
 def sweep_page(sweep: Sweep) -> Document:
@@ -215,7 +215,7 @@ def comparison_page(comparison: Comparison) -> Document:
     """Return the answers of one kind of question side by side; what they have in common stands above the table."""
     if are_steps(comparison.answers):
         return side_by_side_page(comparison)
-    rows = _with_intervals(comparison.rows)
+    rows, unit = _with_intervals(in_unit(comparison)), counted_unit(comparison)
     columns = {column.key: column for column in _COLUMNS}
     stated = [name for name in _CONFIGURATION if any(row.get(name) is not None for row in rows)]
     compared = [OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name for name in comparison.compared]
@@ -224,9 +224,18 @@ def comparison_page(comparison: Comparison) -> Document:
     hidden = [*shared, *compared]
     if all(row.get("fits") is not False for row in rows):
         hidden.append("fits")
-    others = [column for column in _COLUMNS if column.key not in hidden]
+    if unit == "tokens":
+        hidden.append("throughput_per_s")  # equals the tokens per second
+    if all(row.get("strategy") == "3d" for row in rows):
+        hidden.append("strategy")  # the only one of language models, by the degrees that are shown
+    units = {"throughput_per_s": f"{unit}\nper s", "usd_per_million": f"USD per 1M\n{unit}"}
+    others = [
+        column.replace(title=units.get(column.key, column.title)) for column in _COLUMNS if column.key not in hidden
+    ]
     facts = conclusions(comparison)
-    facts += [(columns[name].heading, columns[name].text(rows[0])) for name in shared if name in stated]
+    facts += [
+        (columns[name].heading, columns[name].text(rows[0])) for name in shared if name in stated and name != "strategy"
+    ]
     priced = [
         PricedDevice(answer.gpu, answer.price_usd_per_h, answer.price_cloud)
         for answer in comparison.answers

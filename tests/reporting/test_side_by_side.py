@@ -140,6 +140,37 @@ def test_decoding_is_compared_in_tokens():
     assert "samples\nper s" in [column.title for column in both.tables[0].columns]
 
 
+def test_samples_of_different_lengths_are_compared_in_tokens():
+    compared = pl.predict("llama-3-8b", gpu="h100-sxm", phase="prefill", sequence_length=[128, 8192])
+    short, long = compared.answers
+    page = compared.document()
+    (table,) = page.tables
+    titles = {column.key: column.title for column in table.columns}
+    assert titles["throughput_per_s"] == "tokens\nper s" and "speedup" not in titles
+    assert [row["throughput_per_s"] for row in table.rows] == [short.tokens_per_s, long.tokens_per_s]
+    costs = [answer.usd_per_million / tokens for answer, tokens in ((short, 128), (long, 8192))]
+    assert [row["usd_per_million"] for row in table.rows] == pytest.approx(costs)
+    facts = dict(page.facts)
+    fastest = max((short.tokens_per_s, 128), (long.tokens_per_s, 8192))
+    assert facts["fastest"].startswith(f"sequence length {fastest[1]}: ") and facts["fastest"].endswith(" tokens/s")
+    assert facts["cheapest"].endswith("per million tokens") and "speed-up" not in facts
+
+
+def test_decoding_on_groups_of_devices_is_compared_in_tokens():
+    page = pl.predict("llama-3-8b", gpu="h100-sxm", phase="decode", tensor=[2, 4], batch_size=[1, 64]).document()
+    keys = {column.key: column.heading for column in page.tables[0].columns}
+    assert "throughput_per_s" not in keys and keys["usd_per_million"] == "USD per 1M tokens"
+    facts = dict(page.facts)
+    assert facts["fastest"].endswith(" tokens/s") and facts["cheapest"].endswith("per million tokens")
+    assert "strategy" not in facts
+
+
+def test_pictures_and_videos_are_not_ranked_together():
+    facts = dict(pl.diffusion(["sdxl", "wan-2.1-1.3b"], gpu="h100-sxm").document().facts)
+    assert facts["ranking"] == "none: images and videos are different products"
+    assert "fastest" not in facts and "cheapest" not in facts
+
+
 def test_prices_of_each_cloud_are_named():
     compared = pl.predict("alexnet", gpu="h100-sxm", price=["aws", "gcp"])
     facts = dict(compared.document().facts)
