@@ -98,7 +98,7 @@ def fit_memory(
         return fit
     device = machine.device
     memory, usable = fit.memory, usable_bytes(device)
-    remedies = []
+    ranked = []
     for candidate in _candidate_remedies(workload, device, fit.largest_batch):
         shards = SHARDS if candidate.zero_stage else 1
         total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
@@ -109,16 +109,18 @@ def fit_memory(
             candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
         )
         time_ratio = None if prediction is None else _time_ratio(candidate, prediction)
-        remedies.append(MemoryRemedy(candidate.name, total, total <= usable, largest_with_remedy, time_ratio))
-    remedies.sort(key=_sort_key)
-    return msgspec.structs.replace(fit, remedies=tuple(remedies))
+        remedy = MemoryRemedy(candidate.name, total, total <= usable, largest_with_remedy, time_ratio)
+        ranked.append((remedy_key(remedy, shards), remedy))
+    ranked.sort(key=lambda pair: pair[0])
+    return msgspec.structs.replace(fit, remedies=tuple(remedy for _, remedy in ranked))
 
 
-def _sort_key(remedy: MemoryRemedy) -> tuple[bool, float, int]:
-    """Return the sort key of a remedy: those that fit first, the fastest of them first; then the smallest."""
-    if not remedy.fits or remedy.time_ratio is None:
-        return (not remedy.fits, float("inf"), remedy.total_bytes)
-    return (False, remedy.time_ratio, remedy.total_bytes)
+def remedy_key(remedy: MemoryRemedy, devices: int) -> tuple[bool, int, float, int]:
+    """Return the sort key of a remedy: those that fit first, on the fewest devices and fastest; then the smallest."""
+    if not remedy.fits:
+        return (True, 0, float("inf"), remedy.total_bytes)
+    time_ratio = float("inf") if remedy.time_ratio is None else remedy.time_ratio
+    return (False, devices, time_ratio, remedy.total_bytes)
 
 
 class CandidateRemedy(NamedTuple):

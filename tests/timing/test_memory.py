@@ -19,9 +19,17 @@ from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
-from paleo_lite.timing.capacity import fit_memory
+from paleo_lite.timing.capacity import fit_memory, remedy_key
 from paleo_lite.timing.liveness import make_plan
-from paleo_lite.timing.memory import Memory, MemoryFit, largest_batch, memory_coefficients, peak_memory, usable_bytes
+from paleo_lite.timing.memory import (
+    Memory,
+    MemoryFit,
+    MemoryRemedy,
+    largest_batch,
+    memory_coefficients,
+    peak_memory,
+    usable_bytes,
+)
 from paleo_lite.timing.segments import find_segments
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.workload import Workload
@@ -182,6 +190,14 @@ def test_a_remedy_that_uses_the_last_byte_fits(spare_bytes: int, fits: bool, mon
     remedies = {remedy.name: remedy for remedy in fit.remedies}
     remedy = remedies["checkpointing, every block"]
     assert (remedy.total_bytes, remedy.fits, remedy.largest_batch >= 512) == (needs, fits, fits)
+
+
+def test_what_one_device_can_do_comes_before_several_devices() -> None:
+    accumulated = MemoryRemedy("accumulation, 3 micro-batches of 3", 9, True, 9, time_ratio=1.05)
+    sharded = MemoryRemedy("ZeRO stage 3 on 8 devices", 5, True, 20, time_ratio=0.95)
+    too_large = MemoryRemedy("optimizer state in 8 bits (adamw-8bit)", 12, False, 4, time_ratio=1.0)
+    keys = [remedy_key(accumulated, 1), remedy_key(sharded, 8), remedy_key(too_large, 1)]
+    assert keys == sorted(keys)
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])

@@ -143,7 +143,7 @@ def test_a_note_states_how_much_slower_the_host_is(batch_size: int) -> None:
 
 
 def test_an_engine_has_one_count_of_flops() -> None:
-    """Llama 3 8B: 32 blocks of 4096, 14336 and 32 heads of 128, 8 of them of keys; 128,256 logits of one token."""
+    """Llama 3 8B: 32 blocks of 4096 and 14336, 32 heads of 128, 8 of keys, and 128,256 logits of the last token."""
     tokens = 8192
     blocks = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
     pairs = tokens * (tokens + 1) // 2  # of a query and a key before it

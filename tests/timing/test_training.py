@@ -190,12 +190,17 @@ def test_what_does_not_fit_comes_with_what_would_help() -> None:
     result = run("resnet50", "--gpu", "v100-sxm2", "--phase", "training", "--batch-size", "512", "--format", "json")
     memory = json.loads(result.stdout)["memory"]
     assert not memory["fits"]
-    # Those that fit come first, the fastest of them first, then the others by size.
+    # Those that fit come first, on one device before several, the fastest of them first, then the others by size.
     fitting = [remedy for remedy in memory["remedies"] if remedy["fits"]]
     others = [remedy["total_bytes"] for remedy in memory["remedies"] if not remedy["fits"]]
     assert memory["remedies"][: len(fitting)] == fitting
-    ratios = [remedy["time_ratio"] for remedy in fitting]
-    assert ratios == sorted(ratios) and others == sorted(others)
+    alone = [remedy for remedy in fitting if "ZeRO" not in remedy["name"]]
+    sharded = [remedy for remedy in fitting if "ZeRO" in remedy["name"]]
+    assert alone and fitting == [*alone, *sharded]
+    for remedies in (alone, sharded):
+        ratios = [remedy["time_ratio"] for remedy in remedies]
+        assert ratios == sorted(ratios)
+    assert others == sorted(others)
     assert max(remedy["total_bytes"] for remedy in memory["remedies"]) < memory["total_bytes"]
     for remedy in memory["remedies"]:
         assert remedy["fits"] == (remedy["largest_batch"] >= 512)
