@@ -16,14 +16,14 @@ from ..errors import BadFile, BadValue, UnknownName
 from ..extras import require
 from ..files import check_regular
 from ..result import Result
-from ..text import format_plural
+from ..text import format_plural, make_printable
 from ..timing.answer import BOUND, FORECAST
 from ..units import check_integer
 from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from .columns import SITE_COLUMNS, check_site_columns, site_columns, with_site
 from .rows import COLUMNS, INTEGERS, STRINGS
 from .run import without_dictionaries
-from .where import columns_of_numbers, find_column, parse_where
+from .where import Condition, columns_of_numbers, find_column, parse_where
 from .words import column_label, describe_amount
 
 if TYPE_CHECKING:
@@ -238,7 +238,8 @@ def find_best(
             samples[answer].add(rows)
     if not any(fitting.values()):
         if feasible:
-            raise BadValue(f"{path}: none of its {feasible} feasible rows meets the condition")
+            values = "" if condition is None else f": {_describe_values(path, condition)}"
+            raise BadValue(f"{path}: none of its {feasible} feasible rows meets the condition{values}")
         raise BadValue(f"{path}: none of its {seen:,} rows is feasible: see the column reason")
     answer = FORECAST if fitting[FORECAST] else BOUND
     selection = selections[answer]
@@ -260,6 +261,39 @@ def find_best(
         tasks={name: len(values) for name, values in tasks[answer].items()},
         worst_first=not is_front and (is_better_larger if signs[0] > 0 else is_better_smaller)(objectives[0]),
     )
+
+
+_NAMED_VALUES = 8
+"""Values of a column that a message names."""
+
+
+def _describe_values(path: Path, condition: Condition) -> str:
+    """Return what the columns of a condition have in feasible rows: ``gpu is h100-sxm or l40s, time_s 0.1 to 3``."""
+    import pyarrow as pa
+
+    names = list(dict.fromkeys(condition.columns))
+    texts: dict[str, dict[str, None]] = {name: {} for name in names}
+    numbers: dict[str, list[float]] = {name: [] for name in names}
+    for batch in _read_batches(path):
+        rows = without_dictionaries(pa.Table.from_batches([batch.filter(batch.column("reason").is_null())]))
+        for name in names:
+            present = [value for value in rows.column(name).unique().to_pylist() if value is not None]
+            if present and all(isinstance(value, (int, float)) for value in present):
+                numbers[name] = [min([*numbers[name], *present]), max([*numbers[name], *present])]
+            else:
+                texts[name] |= dict.fromkeys(map(str, present))
+    parts = []
+    for name in names:
+        if numbers[name]:
+            low, high = numbers[name]
+            parts.append(f"{name} is {low:g}" if low == high else f"{name} is from {low:g} to {high:g}")
+        elif texts[name]:
+            more = len(texts[name]) - _NAMED_VALUES
+            named = [make_printable(text) for text in list(texts[name])[:_NAMED_VALUES]]
+            parts.append(f"{name} is {' or '.join(named)}{f' or one of {more} others' if more > 0 else ''}")
+        else:
+            parts.append(f"{name} is absent")
+    return ", ".join(parts)
 
 
 def _describe_objective(

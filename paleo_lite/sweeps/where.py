@@ -36,6 +36,11 @@ class Condition(NamedTuple):
     value: str | float | None = None  # value of a comparison; None for a test for null
     parts: tuple[Condition, ...] = ()  # conditions to combine
 
+    @property
+    def columns(self) -> list[str]:
+        """Columns that are compared, as often as they are."""
+        return [name for part in self.parts for name in part.columns] if self.parts else [self.column]
+
     def mask(self, rows: Any) -> Any:
         """Return a boolean array for a pyarrow table or batch, null where a value is absent."""
         import pyarrow as pa

@@ -222,6 +222,18 @@ def test_files_that_are_no_sweeps(tmp_path) -> None:
         find_best(tmp_path / "other.csv", Goal(minimise="cost_usd"))
 
 
+def test_values_of_a_condition_that_no_row_meets(tmp_path) -> None:
+    path = tmp_path / "rows.csv"
+    rows = ["network,gpu,time_s,reason", "vgg16,h100-sxm,1,", "vgg16,l40s,3,", "vgg16,t4,,does not fit"]
+    path.write_text("\n".join(rows) + "\n")
+    for where, values in (
+        ("gpu == h100", "gpu is h100-sxm or l40s"),
+        ("network != vgg16 or time_s > 5", "network is vgg16, time_s is from 1 to 3"),
+    ):
+        with pytest.raises(BadValue, match=f"none of its 2 feasible rows meets the condition: {values}$"):
+            find_best(path, Goal(minimise="time_s"), where=where)
+
+
 def test_absent_is_neither_less_nor_more() -> None:
     batch = pa.table({"a": [1.0, None, 3.0], "b": ["x", None, "y"]})
     columns = {"a": True, "b": False}
