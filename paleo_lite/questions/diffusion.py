@@ -34,7 +34,7 @@ from .records import (
     UpdateOptions,
 )
 from .training_options import training_options
-from .values import INTEGER, PICTURE_SIZE
+from .values import INTEGER, NUMBER, PICTURE_SIZE
 
 if TYPE_CHECKING:
     from ..api.question import Question
@@ -83,7 +83,7 @@ class Diffusion(
         spellings=("--steps", "--num-inference-steps"), help="Denoising steps. [default: those of the pipeline]",
     )  # fmt: skip
     guidance: float | None = option(
-        group=NETWORK_GROUP, is_common=True, type=click.FLOAT, metavar="SCALE",
+        group=NETWORK_GROUP, is_common=True, type=NUMBER, metavar="SCALE",
         spellings=("--guidance", "--guidance-scale"),
         help="Scale of classifier-free guidance, none at 1 and below. [default: the pipeline's]",
     )  # fmt: skip
@@ -114,7 +114,7 @@ class Diffusion(
         False, group=ENGINE_GROUP, is_common=True, help="Decode in tiles that overlap, in less memory."
     )
     step_caching: float | None = option(
-        group=ENGINE_GROUP, is_common=True, type=click.FLOAT, metavar="FACTOR",
+        group=ENGINE_GROUP, is_common=True, type=NUMBER, metavar="FACTOR",
         help="Steps per step that the denoiser computes, with caching of its results. [default: 1]",
     )  # fmt: skip
     workers: int | str | list[int] | None = option(

@@ -16,7 +16,7 @@ from .option import Options, argument, option, options_of
 from .profile_options import FileNames, ProcessOptions
 from .recorded_facts import RunFacts
 from .records import DEVICE_GROUP, HARDWARE_FILES, MODEL_GROUP, NETWORK_GROUP, TRAINING_PRECISIONS
-from .values import INTEGER, TOKENS, CommaSeparated
+from .values import INTEGER, NUMBER, TOKENS, CommaSeparated
 
 if TYPE_CHECKING:
     from ..calibration.measurements import Measurement
@@ -218,7 +218,7 @@ class MeasuringQuestion(Options):
         group=TOOL_GROUP, type=NETWORK, metavar="NETWORK", help="Network, where the name of --model is not that of one."
     )
     minutes: float = option(
-        10.0, group=TOOL_GROUP, type=click.FLOAT, metavar="N", help="Time that all benchmarks may take together."
+        10.0, group=TOOL_GROUP, type=NUMBER, metavar="N", help="Time that all benchmarks may take together."
     )
     results: str | Path | None = option(
         group=TOOL_GROUP, type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",

@@ -15,6 +15,7 @@ from .names import FormatNames, Names, OffloadNames, OptimizerNames, PrecisionNa
 from .option import Options, Several, option
 from .values import (
     INTEGER,
+    NUMBER,
     PICTURE_SIZE,
     PPP,
     TOKENS,
@@ -149,7 +150,7 @@ SITE_SETTINGS = KeyValues(
     {
         "electricity": Quantity("USD/kWh"),
         "carbon-intensity": Quantity("g/kWh"),
-        "pue": click.FLOAT,
+        "pue": NUMBER,
         "host-watts": Quantity("W"),
     }
 )
@@ -344,7 +345,7 @@ TRAINABLE_LAYERS = KeyValues(
         "only": click.STRING,
         "except": click.STRING,
         "adapters": click.STRING,
-        "dropout": click.FLOAT,
+        "dropout": NUMBER,
         "kernels": click.Choice(["fused", "separate"]),
     }
 )
@@ -387,7 +388,7 @@ class AmountOptions(Options):
         "mean length.",
     )  # fmt: skip
     epochs: float | None = option(
-        group=COST_GROUP, is_common=True, type=click.FLOAT, metavar="NUMBER",
+        group=COST_GROUP, is_common=True, type=NUMBER, metavar="NUMBER",
         spellings=("--epochs", "--num-train-epochs"), help="Epochs for hours and cost. [default: 1]",
     )  # fmt: skip
 
@@ -419,9 +420,9 @@ EXPERT_SETTINGS = KeyValues(
         "dispatch": Names("library", ".distributed.expert_exchange:DISPATCHERS"),
         "kernels": Names("kernels", ".timing.expert_kernels:EXPERT_KERNELS"),
         "tensor": INTEGER,
-        "imbalance": click.FLOAT,
-        "capacity": click.FLOAT,
-        "overlap": click.FLOAT,
+        "imbalance": NUMBER,
+        "capacity": NUMBER,
+        "overlap": NUMBER,
     }
 )
 SCHEDULE_SETTINGS = KeyValues({"layout": click.STRING, "interleaved": INTEGER, "micro-batches": INTEGER})
@@ -431,8 +432,8 @@ COMMUNICATION_SETTINGS = KeyValues(
         "precision": click.Choice(("fp32", "fp16", "bf16")),
         "bucket": Quantity("B"),
         "overlap": YesNo(),
-        "slowdown": click.FLOAT,
-        "interference": click.FLOAT,
+        "slowdown": NUMBER,
+        "interference": NUMBER,
         "ppp": PPP,
         "sequence-parallel": YesNo(),
     }

@@ -28,7 +28,7 @@ from .records import (
     settings_of,
 )
 from .serve_options import SPECULATION_SETTINGS
-from .values import INTEGER, TOKENS, KeyValues, MeanTokens, Number, Quantity, YesNo
+from .values import INTEGER, NUMBER, TOKENS, KeyValues, MeanTokens, Number, Quantity, YesNo
 
 _MOST_SAMPLES = 2**22
 """Most responses in a step: the length of each is drawn."""
@@ -219,7 +219,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         help="Number of steps, for hours, cost and energy.",
     )  # fmt: skip
     epochs: float | None = option(
-        group=COST_GROUP, is_single=True, type=click.FLOAT, metavar="NUMBER",
+        group=COST_GROUP, is_single=True, type=NUMBER, metavar="NUMBER",
         help="Passes over the prompts of --dataset-prompts. [default: 1]",
     )  # fmt: skip
     dataset_prompts: float | str | None = option(

@@ -26,7 +26,7 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, TOKENS, DurationText, KeyValues, Number, Quantity, SharesByPosition, TokenCount
+from .values import INTEGER, NUMBER, TOKENS, DurationText, KeyValues, Number, Quantity, SharesByPosition, TokenCount
 
 if TYPE_CHECKING:
     pass
@@ -222,7 +222,7 @@ class Serve(
         help="Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.",
     )  # fmt: skip
     memory_fraction: Several[float | None] = option(
-        group=ENGINE_GROUP, is_common=True, type=click.FLOAT, metavar="FRACTION",
+        group=ENGINE_GROUP, is_common=True, type=NUMBER, metavar="FRACTION",
         spellings=("--memory-fraction", "--gpu-memory-utilization", "--mem-fraction-static"),
         help="Fraction of the memory for weights, activations and cache, or in tensorrt-llm of the free memory.",
     )  # fmt: skip

@@ -137,6 +137,20 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+class AnyNumber(click.types.FloatParamType):
+    """A number, whose limits are those of what it is for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; raise BadValue for anything else."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            raise BadValue(f"{parameter_name(param)} must be a number, such as 0.5 (got {quote(str(value))})") from None
+
+
+NUMBER = AnyNumber()
+
+
 class MeanTokens(Number):
     """A mean number of tokens > 0, also in thousands as `TokenCount`."""
 

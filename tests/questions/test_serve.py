@@ -76,7 +76,8 @@ def test_an_option_that_is_given_again_is_compared_in_every_command(command: str
     [
         ({"seed": -1}, "`--seed` must be an integer >= 0 .got -1."),
         ({"arrivals": "x"}, "`--arrivals`: 'x' is not one of 'poisson', 'fixed'"),
-        ({"memory_fraction": "x"}, "`--memory-fraction`: 'x' is not a valid float"),
+        ({"memory_fraction": "90%"}, "`--memory-fraction` must be a number, such as 0.5 .got '90%'."),
+        ({"memory_fraction": "x"}, "`--memory-fraction` must be a number, such as 0.5 .got 'x'."),
         ({"slo": []}, "`--slo` has no value"),
     ],
 )

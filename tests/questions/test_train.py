@@ -195,7 +195,7 @@ def test_a_language_model_on_several_devices_has_the_constants_of_published_step
     assert [note.rsplit(": ")[-1] for row in strong for note in row.notes if "micro-batch" in note] == [
         "2 micro-batches of 4", "2 micro-batches of 2", "2 micro-batches of 1",
     ]  # fmt: skip
-    with pytest.raises(BadValue, match="replicas times 3 micro-batches"):
+    with pytest.raises(BadValue, match="1 replica times 3 micro-batches: give `--global-batch-size 6` or 9"):
         pl.train(**FOUR, global_batch_size=8, accumulation=3)
 
 
@@ -268,7 +268,7 @@ def test_lists_that_an_option_does_not_take_are_refused_in_a_sentence(more, sent
         ({"network": []}, "the list of networks is empty"),
         ({"gpu": []}, "`--gpu` has no value: give one, or leave it out"),
         ({"trainable": []}, "`--trainable` has no value"),
-        ({"epochs": "x"}, "`--epochs`: 'x' is not a valid float"),
+        ({"epochs": "x"}, "`--epochs` must be a number, such as 0.5"),
         ({"epochs": {}}, "`--epochs` takes no such value: give text, a number or a list of them .got {}."),
     ],
 )
