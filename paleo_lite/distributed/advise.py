@@ -211,7 +211,13 @@ def _describe_for_megatron(
     options = megatron_options(
         plan.config, batch_size, tokens, counts, training.recipe, training.optimizer, fuses_loss(job, plan.config)
     )
-    return f"options of Megatron-LM: {options}"
+    adapters = ""
+    if training.lora_rank:
+        adapters = (
+            f"; these train all weights: adapters of rank {training.lora_rank} are those of Megatron Bridge, "
+            f"`peft=LoRA(dim={training.lora_rank})` of its recipes"
+        )
+    return f"options of Megatron-LM: {options}{adapters}"
 
 
 def _other_stacks(config: ParallelConfig) -> list[ParallelConfig]:
