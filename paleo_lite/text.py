@@ -18,6 +18,14 @@ def format_plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def near_multiples(option: str, number: int, divisor: int) -> str:
+    """Return the multiples of a divisor next to a number, as values of an option: ```--batch-size 16` or 24``."""
+    below = number // divisor * divisor
+    if not below:
+        return f"`{option} {divisor}`"
+    return f"`{option} {below}` or {below + divisor}"
+
+
 def with_article(noun: str) -> str:
     """Return a noun with its indefinite article: ``a kimi_k25``, ``an idefics3``."""
     return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"

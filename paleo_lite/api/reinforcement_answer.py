@@ -196,7 +196,8 @@ def _notes(predicted: Predicted) -> tuple[str, ...]:
             f"the cache of an engine holds {rollouts.most_live:,.0f} of its {rollouts.samples_per_engine:,} samples at "
             "a time: others wait; a larger `--rollout-tensor`, or kv-cache=fp8 of `--engine-settings`, holds more"
         )
-    if rollouts is not None and not setup.steps_off and rollouts.tail_share > 0.25:
+    can_divide = predicted.devices.total > 1  # into those of rollouts and those of the trainer
+    if rollouts is not None and not setup.steps_off and can_divide and rollouts.tail_share > 0.25:
         notes.append(
             f"in {rollouts.tail_share:.0%} of the generation fewer than half of the samples are live: `--steps-off` "
             "with `--rollout-workers` hides this tail"

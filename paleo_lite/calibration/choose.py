@@ -389,8 +389,8 @@ def _label_of_single_operations(
     if any(fit.id == device.id for fit in operation_fits):
         return f"{label}, including this one", ()
     note = (
-        f"no operation was timed on {device.name} in {traits.precision}: the interval is as wide as the spread between "
-        "devices"
+        f"no operation was timed on {device.name} in {_describe_precision(traits)}: the interval is as wide as the "
+        "spread between devices"
     )
     return f"{label}, not including this one", (note,)
 
@@ -414,8 +414,13 @@ def _label_of_other_devices(
     label = f"{origin} {format_plural(number, 'device')} in {traits.precision}"
     if not is_included:
         label += ", not including this one"
-    note = f"{missing} {device.name} in {traits.precision}: the interval is as wide as the spread between {spread}"
-    return label, (note,)
+    note = f"{missing} {device.name} in {_describe_precision(traits)}: the interval is as wide as the spread between "
+    return label, (note + spread,)
+
+
+def _describe_precision(traits: Traits) -> str:
+    """Return the precision that measurements need, which is one for both formats of 16 bits."""
+    return "16 bits" if traits.precision == "fp16" else traits.precision
 
 
 # Inference engines ----------------------------------------------------------------------------------------------------

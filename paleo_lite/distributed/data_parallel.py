@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
+from ..text import near_multiples
 from ..timing import Workload
 from ..units import element_bytes
 from .collectives import choose_all_reduce, choose_reduce_scatter, topology_all_reduce_s
@@ -78,10 +79,11 @@ def train_zero(stage: int, job: Job, topology: Topology, batch_size: Any, settin
 
 def samples_per_worker(batch_size: Any, workers: int) -> Any:
     """Return the samples per worker; raise BadValue if the global batch size is not divisible by the workers."""
-    if np.any(batch_size % workers):
-        below, above = batch_size // workers * workers, (batch_size // workers + 1) * workers
+    uneven = np.atleast_1d(batch_size)[np.atleast_1d(batch_size % workers) > 0]
+    if uneven.size:
         raise BadValue(
-            f"the batch size must be divisible by the {workers} workers, such as {below} or {above} (got {batch_size})"
+            f"the batch of all devices must be divisible by the {workers} workers: give "
+            f"{near_multiples('--global-batch-size', int(uneven[0]), workers)} (got {uneven[0]})"
         )
     return batch_size // workers
 

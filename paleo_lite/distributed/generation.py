@@ -21,6 +21,7 @@ from ..engines.step import ONE_DEVICE, ReplicaDivision
 from ..errors import BadValue
 from ..serving.engine_model import EngineModel
 from ..serving.iteration import Iteration, iteration_of
+from ..text import near_multiples
 from ..timing import Prediction, Workload, predict
 from ..timing.intervals import interval_of, not_below
 from ..timing.memory import peak_memory
@@ -50,8 +51,8 @@ def predict_generation_step(job: Job, topology: Topology, batch_size: int, setti
     replicas = topology.workers // config.tensor
     if batch_size % replicas:
         raise BadValue(
-            f"the batch size must be divisible by the {replicas} replicas of `--tensor {config.tensor}` "
-            f"(got {batch_size})"
+            f"the batch of all devices must be divisible by the {replicas} replicas of `--tensor {config.tensor}`: "
+            f"give {near_multiples('--batch-size', batch_size, replicas)} (got {batch_size})"
         )
     samples = batch_size // replicas
     group = subgroup_topology(topology, 1, config.tensor)

@@ -8,7 +8,7 @@ import msgspec
 
 from ..counting.work import COMPILED, MEGATRON
 from ..errors import BadValue, UnknownName
-from ..text import format_plural
+from ..text import format_plural, near_multiples
 from ..timing.expert_kernels import EXPERT_KERNELS, check_stack
 from ..units import check_integer
 from .expert_exchange import DISPATCHERS
@@ -264,9 +264,11 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             return self
         replicas = max(devices // self.devices_per_replica, 1)
         if batch_size % (replicas * self.micro_batches):
+            divisor = replicas * self.micro_batches
             raise BadValue(
-                f"the batch size must be divisible by {replicas} replicas times {self.micro_batches} micro-batches "
-                f"(got {batch_size})"
+                f"the batch of all devices must be divisible by {divisor}, {format_plural(replicas, 'replica')} times "
+                f"{self.micro_batches} micro-batches: give "
+                f"{near_multiples('--global-batch-size', batch_size, divisor)} (got {batch_size})"
             )
         size = batch_size // (replicas * self.micro_batches)
         return msgspec.structs.replace(self, micro_batch_size=size, micro_batches=0)

@@ -14,6 +14,7 @@ from ..counting.kinds import is_attention, is_grouped_product
 from ..counting.work import MEGATRON
 from ..engines.placed import possible_divisions
 from ..errors import BadValue
+from ..text import format_plural, near_multiples
 from .links import Topology
 from .parallel_config import ParallelConfig
 from .pipeline_layout import DeviceStages, even_layout, place_stages
@@ -65,8 +66,9 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
     data = workers // config.devices_per_replica
     if batch_size % (data * config.micro_batch_size):
         raise BadValue(
-            f"the batch size must be divisible by {data} replicas times micro-batches of {config.micro_batch_size} "
-            f"(got {batch_size})"
+            f"the batch of all devices must be divisible by {data * config.micro_batch_size}, "
+            f"{format_plural(data, 'replica')} times `--micro-batch {config.micro_batch_size}`: give "
+            f"{near_multiples('--global-batch-size', batch_size, data * config.micro_batch_size)} (got {batch_size})"
         )
     micro_batches = batch_size // (data * config.micro_batch_size)
     return Layout(data, micro_batches, tuple(stages))

@@ -121,8 +121,10 @@ class ClusterRequest(msgspec.Struct, frozen=True):
         if computer is None:
             link = _suggested_link(device)
             example = _suggested_topology("k40m" if device is None else device.id, link, max(counts))
+            known = "" if device is None else f", and no usual computer of {device.name} is on record"
             raise BadValue(
-                f"several workers need a link: give `--link {link}`, `--platform '{example}'` or `--platform NAME`"
+                f"several workers need a link{known}: give `--link {link}`, `--platform '{example}'` or "
+                "`--platform NAME`"
             )
         topology = computer.topology(max(counts), self.ppp_comm)
         return msgspec.structs.replace(topology, assumptions=(computer.name, *topology.assumptions))

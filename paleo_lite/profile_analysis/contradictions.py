@@ -49,6 +49,11 @@ are instruction shapes), of cuBLAS since CUDA 12 (nvjet_tst: bf16, nvjet_hsh: fp
 PRECISION_FAMILY = {"fp64": "fp64", "fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half"}
 """Family of each precision; names of kernels seldom distinguish both of 16 bits."""
 
+_PRECISIONS_OF_FAMILY = {
+    "half": ("bf16", "fp16"), "fp8": ("fp8",), **{name: (name,) for name in ("fp64", "fp32", "tf32")}
+}  # fmt: skip
+"""Precisions to ask for, by the family in the names of kernels."""
+
 _GENERATIONS = (
     (3.0, re.compile(r"(?<![a-z0-9])sm3[0-7](?!\d)")),
     (5.0, re.compile(r"(?<![a-z])maxwell_")),
@@ -215,7 +220,10 @@ def find_contradictions(
             precision, evidence.precision
         ):
             family = "half precision" if evidence.precision == "half" else evidence.precision
-            contradictions.append(f"its kernels multiply in {family} according to their names, not in {precision}")
+            fitting = " or ".join(f"`--precision {name}`" for name in _PRECISIONS_OF_FAMILY[evidence.precision])
+            contradictions.append(
+                f"its kernels multiply in {family} according to their names, not in {precision} (give {fitting})"
+            )
     if device is not None:
         contradiction = _contradicts_device(evidence, device)
         if contradiction is not None:

@@ -21,6 +21,7 @@ from ..serving.energy import served_activity
 from ..serving.kernel_timer import time_decode_kernels
 from ..serving.outcomes import Outcome
 from ..serving.requests import Traffic
+from ..text import format_plural
 from ..timing.activity import Activity
 from .constants import RlConstants
 
@@ -131,7 +132,8 @@ def roll_out(
     prompt_tokens, lengths = samples.prompt_tokens, samples.lengths
     if engines > len(lengths):
         raise BadValue(
-            f"{len(lengths):,} samples are fewer than the {engines:,} engines: give fewer `--rollout-workers`"
+            f"a step of {format_plural(len(lengths), 'sample')} is for fewer engines than {engines:,}: give more "
+            "`--prompts` or `--samples-per-prompt`, or engines of more devices with `--rollout-tensor`"
         )
     engine_lengths = lengths[::-1][::engines]  # the engine with the longest sample
     order = np.random.default_rng(0).permutation(len(engine_lengths))

@@ -37,8 +37,8 @@ def evidence_page(calibration: EvidenceCalibration) -> Document:
     single_runs = [KINDS[kind] for kind in calibration.kinds if len(calibration.posterior(kind).runs()) == 1]
     if single_runs:
         notes.append(
-            f"of {' and '.join(single_runs)} there is a single run, and no other that could forecast it: its errors "
-            "and intervals do not change"
+            f"there is a single run of {' and '.join(single_runs)}: without a second one to forecast it from, its "
+            "errors and intervals stay as they were"
         )
     return Document(f"Calibration by {calibration.label}", facts, tables, notes, tables[0])
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..text import format_plural
 from .findings import Findings, Reading
 
 LEAST_COMMON = 0.5
@@ -29,7 +28,11 @@ class Repeated(NamedTuple):
         rows = self.findings.readings
         count = sum(_fingerprint(row) in self.fingerprints for row in rows)
         verb = "is" if count == 1 else "are"
-        return f"{count:,} of its {format_plural(len(rows), 'row')} {verb} also in {self.earlier.name}"
+        if count == len(rows):
+            which = "its only row" if count == 1 else f"all of its {count:,} rows"
+        else:
+            which = f"{count:,} of its {len(rows):,} rows"
+        return f"{which} {verb} also in {self.earlier.name}"
 
 
 def repeated_rows(files: Sequence[Findings]) -> Iterator[Repeated]:
@@ -60,7 +63,7 @@ def note_repeated_rows(files: Sequence[Findings]) -> None:
 def leave_out_repeated_rows(files: Sequence[Findings]) -> list[str]:
     """Leave out the rows that an earlier file has; return a sentence about each file that had some."""
     repetitions = list(repeated_rows(files))
-    sentences = [f"{repeated.findings.name}: {repeated.description}, and count once" for repeated in repetitions]
+    sentences = [f"{repeated.findings.name}: {repeated.description}, counted once" for repeated in repetitions]
     for findings, _, fingerprints in repetitions:
         findings.readings = [row for row in findings.readings if _fingerprint(row) not in fingerprints]
     return sentences

@@ -231,8 +231,8 @@ def test_copies_of_a_file_are_no_further_evidence(tmp_path: Path) -> None:
     alone = pl.calibrate([first, write(tmp_path / "other.json", bench(16, 11.1234))], **SERVER)
     found = pl.calibrate([first, copy, more], **SERVER)
     assert [row.measured for row in found.observations] == [row.measured for row in alone.observations]
-    assert f"{copy}: 1 of its 1 row is also in {first}, and count once" in found.notes
-    assert f"{more}: 1 of its 2 rows is also in {first}, and count once" in found.notes
+    assert f"{copy}: its only row is also in {first}, counted once" in found.notes
+    assert f"{more}: 1 of its 2 rows is also in {first}, counted once" in found.notes
     assert [text.partition(" ")[0] for text in found.provenance.inputs] == ["first.json", "more.json"]
 
 

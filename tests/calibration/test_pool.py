@@ -113,7 +113,7 @@ def test_prediction_states_the_software_of_the_measurements(gpu, precision, aske
 def test_amd_s_are_known_from_single_operations() -> None:
     model = model_of("mi100", "fp16")
     assert model.label.startswith("pooled from single operations on ") and "not including" not in model.label
-    assert model.notes[0].startswith("no network was measured on Instinct MI100 in fp16")
+    assert model.notes[0].startswith("no network was measured on Instinct MI100 in 16 bits")
     assert model_of("mi250x-gcd", "fp32").label.endswith(", not including this one")
 
 

@@ -88,7 +88,7 @@ def test_paleo_s_answer_comes_in_the_same_columns():
         (("--workers", "8", "--global-batch-size", "4"), "must be >= 8, one sample per worker"),
         (
             ("--workers", "3", "--global-batch-size", "100"),
-            "divisible by the 3 workers, such as 99 or 102 (got 100)",
+            "divisible by the 3 workers: give `--global-batch-size 99` or 102 (got 100)",
         ),
         (
             ("--workers", "2,4", "--advise", "time"),
@@ -124,7 +124,7 @@ def test_wrong_options_are_refused(arguments, says):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--gpu", "k40m", "--workers", "2"), "several workers need a link: give `--link"),
+        (("--gpu", "k40m", "--workers", "2"), "need a link, and no usual computer of Tesla K40m is on record: give"),
         (("--gpu", "k40m", "--workers", "2", "--link", "nonsense"), "no link is called 'nonsense'"),
         (("--gpu", "k40m", "--workers", "2", "--link", "0 GB/s"), "> 0 (got"),
         (("--topology", "two GPUs somewhere @ pcie3"), "two GPUs somewhere"),

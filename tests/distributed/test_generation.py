@@ -266,7 +266,7 @@ def test_advice_compares_every_power_of_two():
         ),
         (
             {"workers": 8, "settings": Settings(parallel=ParallelConfig(4))},
-            r"divisible by the 2 replicas of `--tensor 4` \(got 1\)",
+            r"divisible by the 2 replicas of `--tensor 4`: give `--batch-size 2` \(got 1\)",
         ),
         (
             {"workers": 8, "settings": Settings(parallel=ParallelConfig(2, 2))},

@@ -217,8 +217,20 @@ def test_a_micro_batch_may_exceed_the_batch_of_a_single_worker():
             {"pipeline": 4, "virtual_stages": 4},
             "4 stages with 4 virtual stages each are too many for the 12 blocks",
         ),
-        ("gpt2", 8, 10, {"pipeline": 2}, r"divisible by 4 replicas times micro-batches of 1 \(got 10\)"),
-        ("gpt2", 8, 12, {}, r"divisible by 8 replicas times micro-batches of 1 \(got 12\)"),
+        (
+            "gpt2",
+            8,
+            10,
+            {"pipeline": 2},
+            r"by 4, 4 replicas times `--micro-batch 1`: give `--global-batch-size 8` or 12",
+        ),
+        (
+            "gpt2",
+            8,
+            12,
+            {},
+            r"by 8, 8 replicas times `--micro-batch 1`: give `--global-batch-size 8` or 16",
+        ),
         ("resnet50", 8, 8, {"tensor": 2}, "need a network from a config: not resnet50"),
         (
             "bert-base",

@@ -292,7 +292,7 @@ def test_invalid_budgets(asked, message):
         ({"workers": [0]}, r"must be an integer >= 1 \(got 0\)"),
         (
             {"workers": [3], "batch_size": 100, "scaling": "strong"},
-            r"divisible by the 3 workers, such as 99 or 102 \(got 100\)",
+            r"divisible by the 3 workers: give `--global-batch-size 99` or 102 \(got 100\)",
         ),
         (
             {"workers": [8], "batch_size": 4, "scaling": "strong"},

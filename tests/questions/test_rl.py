@@ -155,7 +155,7 @@ def test_steps_and_epochs_cost_hours() -> None:
         ({"gpu": "a100-sxm-80gb", "attention": "flash3"}, "`--attention flash3` has kernels for compute capability 9"),
         ({"network": None}, "`rl` needs a language model"),
         ({"gpu": None}, "give the device with `--gpu`"),
-        ({"prompts": 1, "samples_per_prompt": 4}, "4 samples are fewer than the 8 engines"),
+        ({"prompts": 1, "samples_per_prompt": 4}, "a step of 4 samples is for fewer engines than 8: give more"),
     ],
 )
 def test_impossible_questions_are_one_sentence(changes: dict[str, Any], sentence: str) -> None:

@@ -26,8 +26,8 @@ def test_copies_count_once(tmp_path: Path) -> None:
     longer = write(tmp_path / "longer.json", 100.5, 300.5, 200.5, label="night")
     files = [read_result(path) for path in (first, copy, longer)]
     assert leave_out_repeated_rows(files) == [
-        f"{copy}: 2 of its 2 rows are also in {first}, and count once",
-        f"{longer}: 2 of its 3 rows are also in {first}, and count once",
+        f"{copy}: all of its 2 rows are also in {first}, counted once",
+        f"{longer}: 2 of its 3 rows are also in {first}, counted once",
     ]
     assert [[row.values["ttft_s"] for row in findings.readings] for findings in files] == [
         [0.1005, 0.2005], [], [0.3005],
@@ -44,6 +44,6 @@ def test_single_rows_may_be_alike_by_chance(tmp_path: Path) -> None:
 def test_files_that_are_shown_are_doubted(tmp_path: Path) -> None:
     paths = write(tmp_path / "a.json", 1), write(tmp_path / "b.json", 1)
     shown = read_results(paths)
-    said = f"1 of its 1 row is also in {paths[0]}: they are one measurement"
+    said = f"its only row is also in {paths[0]}: they are one measurement"
     assert [said in findings.doubts for findings in shown.files] == [False, True]
     assert [len(findings.readings) for findings in shown.files] == [1, 1]
