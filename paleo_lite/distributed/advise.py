@@ -17,7 +17,7 @@ from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .job import Job
 from .links import Topology
-from .megatron_options import megatron_options
+from .megatron_options import describe_adapters, megatron_options
 from .parallel_config import STACKS, ParallelConfig
 from .parallel_layout import candidate_configs
 from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
@@ -211,13 +211,7 @@ def _describe_for_megatron(
     options = megatron_options(
         plan.config, batch_size, tokens, counts, training.recipe, training.optimizer, fuses_loss(job, plan.config)
     )
-    adapters = ""
-    if training.lora_rank:
-        adapters = (
-            f"; these train all weights: adapters of rank {training.lora_rank} are those of Megatron Bridge, "
-            f"`peft=LoRA(dim={training.lora_rank})` of its recipes"
-        )
-    return f"options of Megatron-LM: {options}{adapters}"
+    return f"options of Megatron-LM: {options}{describe_adapters(training.lora_rank)}"
 
 
 def _other_stacks(config: ParallelConfig) -> list[ParallelConfig]:

@@ -71,6 +71,16 @@ def megatron_options(
     return " ".join(filter(None, options))
 
 
+def describe_adapters(lora_rank: int | None) -> str:
+    """Return what the options leave out of a step with LoRA adapters, as the end of a sentence; empty without any."""
+    if not lora_rank:
+        return ""
+    return (
+        f"; these train all weights: adapters of rank {lora_rank} are those of Megatron Bridge, "
+        f"`peft=LoRA(dim={lora_rank})` of its recipes"
+    )
+
+
 def _pipeline_options(config: ParallelConfig, stage_blocks: tuple[tuple[int, ...], ...]) -> str:
     """Return the layout of a pipeline: a number of blocks per stage if they are equal, else every stage."""
     if config.layout:

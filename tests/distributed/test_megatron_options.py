@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asked import scaling
-from paleo_lite.distributed.megatron_options import megatron_options
+from paleo_lite.distributed.megatron_options import describe_adapters, megatron_options
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.timing.training_options import TrainingOptions
 
@@ -51,6 +51,14 @@ def test_options(config: ParallelConfig, counts: tuple, recipe: str | None, expe
     assert "--global-batch-size 256" in found and "--seq-length 8192" in found
     assert [name for name in expected if name not in found] == []
     assert "  " not in found
+
+
+def test_megatron_lm_has_no_adapters() -> None:
+    """Megatron Bridge, `docs/training/peft.md`: ``LoRA(dim=16, ...)`` as ``peft`` of a recipe."""
+    assert describe_adapters(16).endswith(
+        "adapters of rank 16 are those of Megatron Bridge, `peft=LoRA(dim=16)` of its recipes"
+    )
+    assert describe_adapters(None) == describe_adapters(0) == ""
 
 
 @pytest.mark.slow  # every configuration of 8 devices

@@ -163,6 +163,11 @@ def test_impossible_questions_are_one_sentence(changes: dict[str, Any], sentence
         ask(**changes)
 
 
+def test_steps_off_is_not_advised_where_no_devices_can_be_divided() -> None:
+    advised = {workers: any("--steps-off" in note for note in ask(workers=workers).notes) for workers in (1, 8)}
+    assert advised == {1: False, 8: True}
+
+
 def test_rollouts_that_do_not_fit_are_one_sentence() -> None:
     with pytest.raises(DoesNotFit, match="rollouts do not fit with `--rollout-tensor 1`, give a larger one"):
         ask(network="llama-3.1-70b", tensor=8)
