@@ -217,9 +217,8 @@ def fit_columns(table: Table, width: int) -> list[ColumnLayout]:
         dropped = max((layout.column for layout in layouts), key=lambda column: column.drop_order)
         if dropped.drop_order == 0:
             break
-        key = dropped.key
-        other_end = key.replace("high", "low") if "high" in key else key.replace("low", "high")
-        layouts = [layout for layout in layouts if layout.column.key not in (key, other_end)]
+        both_ends = (dropped.key, _other_end(dropped.key))
+        layouts = [layout for layout in layouts if layout.column.key not in both_ends]
     wrapped = [layout for index, layout in enumerate(layouts) if layout.column.wrap or index == 0]
     for breaks_words in (False, True):
         while _total_width(layouts) > width:
@@ -230,6 +229,15 @@ def fit_columns(table: Table, width: int) -> list[ColumnLayout]:
             widest = max(reducible, key=lambda layout: layout.width)
             widest.width -= 1
     return layouts
+
+
+_OTHER_ENDS = {"low": "high", "high": "low", "slowest": "fastest", "fastest": "slowest"}
+"""Words in the keys of the ends of an interval, with those of the other end."""
+
+
+def _other_end(key: str) -> str:
+    """Return the key of the other end of an interval; the same one for columns of no interval."""
+    return "_".join(_OTHER_ENDS.get(word, word) for word in key.split("_"))
 
 
 def _lay_out_column(table: Table, column: Column) -> ColumnLayout:

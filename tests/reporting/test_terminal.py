@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import paleo_lite as pl
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.reporting.predictions import prediction_page
-from paleo_lite.reporting.terminal import BAR_WIDTH, format_table_lines, show_document, text_bar, wrap_text
+from paleo_lite.reporting.terminal import BAR_WIDTH, fit_columns, format_table_lines, show_document, text_bar, wrap_text
 
 SHARES = Table(
     "",
@@ -116,3 +116,13 @@ def test_a_long_table_title_is_wrapped(monkeypatch):
     out = io.StringIO()
     show_document(Document("", content=[table]), "table", out)
     assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_both_ends_of_an_interval_are_shown_or_neither() -> None:
+    """Of a time, whose ends are low and high, and of a rate, whose ends are slowest and fastest."""
+    keys = ("gpu", "low_s", "high_s", "speedup_low", "speedup_high", "slowest_tokens_per_s", "fastest_tokens_per_s")
+    columns = [Column(key, key, str, drop_order=number) for number, key in enumerate(keys)]
+    table = Table("", columns, [dict.fromkeys(keys, 1)])
+    for width in range(10, 100):
+        shown = {layout.column.key for layout in fit_columns(table, width)}
+        assert all((keys[number] in shown) == (keys[number + 1] in shown) for number in (1, 3, 5))
