@@ -97,6 +97,11 @@ def _unit_of(answer: Any) -> str:
     return "tokens" if phase == "decode" else "samples"
 
 
+def _products(comparison: Comparison) -> list[str]:
+    """Return what the pipelines of a comparison make: ``["image", "video"]``."""
+    return sorted({answer.made for answer in comparison.answers if isinstance(answer, PipelinePrediction)})
+
+
 def _differ_in_length(comparison: Comparison) -> bool:
     """Return whether all answers are steps that count tokens, and their samples do not have equally many."""
     if not all(isinstance(answer, (Prediction, ScaleTable)) for answer in comparison.answers):
@@ -110,14 +115,14 @@ def _differ_in_length(comparison: Comparison) -> bool:
 def in_unit(comparison: Comparison) -> list[dict[str, Any]]:
     """Return the rows of a comparison with throughputs and costs of its unit.
 
-    Samples of different lengths have no speed-up over each other.
+    Samples of different lengths, and pictures and videos, have no speed-up over each other.
     """
     rows = [dict(row) for row in comparison.rows]
-    if not _differ_in_length(comparison):
-        return rows
+    have_lengths = _differ_in_length(comparison)
     for row in rows:
-        row |= {name: None for name in row if name.startswith("speedup")}
-        if not row.get("tokens_per_s"):
+        if have_lengths or len(_products(comparison)) > 1:
+            row |= {name: None for name in row if name.startswith("speedup")}
+        if not have_lengths or not row.get("tokens_per_s"):
             continue
         tokens = row["tokens_per_s"] / row["throughput_per_s"]  # of a sample
         row["throughput_per_s"] = row["tokens_per_s"]
@@ -168,9 +173,9 @@ def conclusions(comparison: Comparison) -> list[tuple[str, str]]:
 
     Servers that are overloaded, or miss an objective, are neither. Pictures and videos are not ranked together.
     """
-    made = {answer.made for answer in comparison.answers if isinstance(answer, PipelinePrediction)}
-    if len(made) > 1:
-        return [("ranking", f"none: {' and '.join(f'{product}s' for product in sorted(made))} are different products")]
+    products = _products(comparison)
+    if len(products) > 1:
+        return [("ranking", f"none: {' and '.join(f'{product}s' for product in products)} are different products")]
     unit = counted_unit(comparison)
     usable = [
         (row, label)

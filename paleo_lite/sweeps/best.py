@@ -238,8 +238,8 @@ def find_best(
             samples[answer].add(rows)
     if not any(fitting.values()):
         if feasible:
-            values = "" if condition is None else f": {_describe_values(path, condition)}"
-            raise BadValue(f"{path}: none of its {feasible} feasible rows meets the condition{values}")
+            available = "" if condition is None else f": {_describe_values(path, condition)}"
+            raise BadValue(f"{path}: none of its {feasible} feasible rows meets the condition{available}")
         raise BadValue(f"{path}: none of its {seen:,} rows is feasible: see the column reason")
     answer = FORECAST if fitting[FORECAST] else BOUND
     selection = selections[answer]
