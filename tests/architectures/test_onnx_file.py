@@ -1,4 +1,7 @@
-"""ONNX files have the same counts as the modules that torch exported."""
+"""ONNX files have the same counts as the modules that torch exported.
+
+Tests: architectures/onnx_operators.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.architectures.onnx_file import KINDS_OF, LIKE_WEIGHTS
+from paleo_lite.architectures.onnx_operators import KINDS_OF, LIKE_WEIGHTS
 from paleo_lite.counting import KINDS
 from paleo_lite.errors import BadDescriptor, BadValue, CountFailed
 
