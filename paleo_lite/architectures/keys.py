@@ -266,20 +266,6 @@ class Sum(NamedTuple):
         return config.positive_integer(self.key, self.default) + self.constant
 
 
-class FalconHeads(NamedTuple):
-    """The number of Falcon's key and value heads.
-
-    The newer architecture gives the number; the older one has one head (multi-query attention) or as many as queries.
-    """
-
-    def read(self, config: Config) -> int:
-        """Return the number."""
-        heads = config.positive_integer("num_attention_heads")
-        if config.boolean("new_decoder_architecture", False):
-            return KeyValueHeads(key="num_kv_heads").read(config)
-        return 1 if config.boolean("multi_query", True) else heads
-
-
 class CeilOf(NamedTuple):
     """An integer; if it is absent or ``"auto"``, another integer (`of`) divided by a constant and rounded up."""
 
@@ -368,23 +354,6 @@ class Uniform(NamedTuple):
         return config.with_fields({**config.fields, key: listed[0]}).positive_integer(key)
 
 
-class AdjustedSize(NamedTuple):
-    """The inner size of LFM2: two thirds of a given size times a factor, rounded up to a multiple."""
-
-    keys: str = "block_ff_dim intermediate_size"
-
-    def read(self, config: Config) -> int:
-        """Return the size."""
-        size = Integer(self.keys).read(config)
-        assert size is not None
-        if not config.boolean("block_auto_adjust_ff_dim", True):
-            return size
-        factor = config.fields.get("block_ffn_dim_multiplier", 1.0)
-        adjusted = int((1.0 if factor is None else factor) * int(2 * size / 3))
-        multiple = config.positive_integer("block_multiple_of", 256)
-        return -(-adjusted // multiple) * multiple
-
-
 class RoundedUp(NamedTuple):
     """An integer times a factor of the config, rounded up to a multiple that the config gives."""
 
@@ -400,24 +369,6 @@ class RoundedUp(NamedTuple):
         multiple = config.positive_integer(self.multiple, self.multiple_default)
         scaled = (Integer(self.of).read(config) or 0) * config.number(self.factor, self.factor_default) * self.share
         return int((scaled + multiple - 1) // multiple) * multiple
-
-
-class PerHead(NamedTuple):
-    """The size per head of a width that a factor of the config gives."""
-
-    of: str
-    factor: str
-    factor_default: float
-    heads: str
-    heads_default: int
-
-    def read(self, config: Config) -> int:
-        """Return the size."""
-        heads = config.positive_integer(self.heads, self.heads_default)
-        width = int((Integer(self.of).read(config) or 0) * config.number(self.factor, self.factor_default))
-        if not width or width % heads:
-            raise config.fail(f"$.{self.heads} is {heads}, which does not divide a width of {width}")
-        return width // heads
 
 
 class Product(NamedTuple):
@@ -489,30 +440,3 @@ class QuotientOf(NamedTuple):
         if whole % part:
             raise config.fail(f"$.{self.part.key} is {part}, which does not divide $.{self.whole.key}, {whole}")
         return whole // part
-
-
-class ItemOf(NamedTuple):
-    """One entry of a list of integers, or an integer that holds for all entries."""
-
-    key: str
-    entry: int
-
-    def read(self, config: Config) -> int:
-        """Return the integer."""
-        listed = config.fields.get(self.key)
-        if isinstance(listed, list) and len(listed) > self.entry:
-            return config.with_fields({**config.fields, self.key: listed[self.entry]}).positive_integer(self.key)
-        return config.positive_integer(self.key)
-
-
-class ShareOf(NamedTuple):
-    """The experts that a token passes on average, where some of those it may choose are idle."""
-
-    active: Integer
-    experts: Integer
-    idle: Natural
-
-    def read(self, config: Config) -> int:
-        """Return the number, rounded."""
-        active, count = self.active.read(config) or 1, self.experts.read(config) or 1
-        return max(round(active * count / (count + self.idle.read(config))), 1)
