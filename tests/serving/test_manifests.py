@@ -4,7 +4,7 @@ The schemas state the parts that are written, after those that are published: th
 (schema/compose-spec.json, commit 00655e2), Kubernetes' types of apps/v1 and v1, the values of the chart
 llm-d-modelservice v0.4.0, and Dynamo's resource nvidia.com/v1alpha1 (all Apache-2.0). They were written here.
 
-Tests: serving/manifests.py, serving/nodes.py, questions/serve_files.py.
+Tests: serving/manifests.py, serving/nodes.py, serving/yaml_text.py, questions/serve_files.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.errors import PaleoError
 from paleo_lite.questions.serve_deployment import make_deployment
-from paleo_lite.serving.manifests import StartFile, compose_file, dynamo_graph, kubernetes_file, llm_d_values, to_yaml
+from paleo_lite.serving.manifests import StartFile, compose_file, dynamo_graph, kubernetes_file, llm_d_values
 from paleo_lite.serving.nodes import LABEL
+from paleo_lite.serving.yaml_text import to_yaml
 
 jsonschema = pytest.importorskip("jsonschema")
 yaml = pytest.importorskip("yaml")
