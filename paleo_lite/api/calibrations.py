@@ -131,7 +131,8 @@ calibrate = make_function("calibrate", CalibrationQuestion, answer_calibration)
 
 def _learn_from_results(files: list[Path], question: CalibrationQuestion) -> EvidenceCalibration:
     """Learn from result files of benchmarks by which factor each cause of a forecast is off."""
-    from .observations import calibrate_from_results, suggest_rows
+    from .observations import calibrate_from_results
+    from .suggestions import suggest_rows
 
     facts = options_of(RecordedFacts)
     user_facts = {name: getattr(question, name) for name in question.given() if name in facts}

@@ -1,6 +1,6 @@
 """`calibrate` with result files of benchmarks, and forecasts with what they teach.
 
-Tests: engines/causes.py, own_machines/causes.py, questions/measured.py, reporting/evidence.py,
+Tests: api/suggestions.py, engines/causes.py, own_machines/causes.py, questions/measured.py, reporting/evidence.py,
 serving/causes.py, serving/learned.py.
 """
 
