@@ -26,14 +26,14 @@ from ..files import Paths, to_paths
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price, price_of_group
 from ..own_machines.causes import KIND as LOCAL
-from ..serving.deployment import Deployment, tensor_group
+from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
 from ..serving.iteration import has_fitted_host, with_fitted_host
 from ..serving.learned import KIND as SERVER
 from ..serving.learned import engine_traits, learned_constants
 from ..serving.options import SimulationOptions, Speculation
 from ..serving.pipeline import connect_stages
-from ..serving.placement import Division, ModelOnDevice, check_undivided, with_kernels
+from ..serving.placement import Division, ModelOnDevice, check_undivided, tensor_group, with_kernels
 from ..serving.products import check_products, choose_precision
 from ..timing.energy import with_power_limit
 from ..timing.facility import Facility

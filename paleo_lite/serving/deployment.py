@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..distributed.link_causes import expected_rate, expected_topology, usual_network
-from ..distributed.links import LinkRate, Topology, device_link, link_inside_nodes, link_rate
+from ..distributed.link_causes import usual_network
+from ..distributed.links import LinkRate, device_link, link_rate
 from ..distributed.platforms import usual_computer
-from ..distributed.replica import check_nodes
 from ..engines.causes import FIRST_TOKEN
 from ..engines.records.record import Server
 from ..errors import BadValue, DoesNotFit
-from ..machines import Device, Price
+from ..machines import Price
 from ..timing.facility import Facility
 from ..timing.fine_tuning import adapted_layers
 from ..units import check_integer
@@ -496,25 +495,3 @@ def links_between_pools(prefill: Deployment, decode: Deployment) -> list[LinkRat
         network = None if is_one_computer else usual_network(device)
         links.append(link_rate(device_link(device)) if network is None else network)
     return links
-
-
-def tensor_group(
-    device: Device,
-    tensor: int,
-    link: str | None = None,
-    topology: Topology | None = None,
-    attention_data: int = 1,
-    experts: int = 1,
-) -> Topology | None:
-    """Return the topology of the devices of a stage, of a platform or joined by one link; None for one device.
-
-    Raise BadValue if the number of devices is below 1, or that of an attention group exceeds the devices of a node.
-    """
-    check_integer("`--tensor`", tensor, 1)
-    if tensor == 1:
-        return None
-    if topology is not None:
-        check_nodes(topology, tensor, attention_data, experts)
-        return expected_topology(topology.with_workers(tensor))
-    name, _ = link_inside_nodes(link or device_link(device), device)
-    return Topology(None, tensor, expected_rate(name), 1, None)

@@ -13,8 +13,9 @@ from ..architectures.network import SequenceOptions
 from ..counting import Layer
 from ..counting.kinds import is_attention, is_cache
 from ..counting.work import COLUMNS, PASSES
-from ..distributed.links import Topology
-from ..distributed.replica import place_replica
+from ..distributed.link_causes import expected_rate, expected_topology
+from ..distributed.links import Topology, device_link, link_inside_nodes
+from ..distributed.replica import check_nodes, place_replica
 from ..engines.placed import NEEDS_KERNELS, EngineKernels, check_division, place_kernels
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
@@ -22,7 +23,7 @@ from ..formats import bytes_per_number
 from ..machines import Device, Machine
 from ..timing import TimeModel, Workload
 from ..timing.workload import UnderEngine
-from ..units import element_bytes
+from ..units import check_integer, element_bytes
 from .pipeline import PipelineStages, stage_numbers
 
 if TYPE_CHECKING:
@@ -181,3 +182,25 @@ def with_kernels(
         constants=constants,
     )
     return on_device._replace(workload=workload, kernels=kernels)
+
+
+def tensor_group(
+    device: Device,
+    tensor: int,
+    link: str | None = None,
+    topology: Topology | None = None,
+    attention_data: int = 1,
+    experts: int = 1,
+) -> Topology | None:
+    """Return the topology of the devices of a stage, of a platform or joined by one link; None for one device.
+
+    Raise BadValue if the number of devices is below 1, or that of an attention group exceeds the devices of a node.
+    """
+    check_integer("`--tensor`", tensor, 1)
+    if tensor == 1:
+        return None
+    if topology is not None:
+        check_nodes(topology, tensor, attention_data, experts)
+        return expected_topology(topology.with_workers(tensor))
+    name, _ = link_inside_nodes(link or device_link(device), device)
+    return Topology(None, tensor, expected_rate(name), 1, None)

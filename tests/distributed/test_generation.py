@@ -28,10 +28,9 @@ from paleo_lite.engines.routing import parse_expert_load
 from paleo_lite.errors import PaleoError
 from paleo_lite.serving import iteration as serving_iteration
 from paleo_lite.serving.cache import measure_room
-from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.iteration import with_fitted_host
 from paleo_lite.serving.kernel_timer import KernelTimer
-from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
 from paleo_lite.serving.timer import tabulate
 
 # Published: devices, sequences per batch, tokens in the KV cache, seconds per token; no fit used them. InternLM's

@@ -15,10 +15,9 @@ from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
 from paleo_lite.serving.cache import CacheRoom, measure_room
-from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.kernel_timer import device_kernels
 from paleo_lite.serving.pipeline import connect_stages
-from paleo_lite.serving.placement import ModelOnDevice, check_undivided, with_kernels
+from paleo_lite.serving.placement import ModelOnDevice, check_undivided, tensor_group, with_kernels
 from paleo_lite.timing.workload import UnderEngine
 
 

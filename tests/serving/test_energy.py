@@ -12,8 +12,8 @@ from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import device_link
 from paleo_lite.machines import find_device
-from paleo_lite.serving.deployment import tensor_group, timer_of
-from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.deployment import timer_of
+from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
 from paleo_lite.timing.energy import power_of
 
 LOOP = {"input_tokens": 64, "output_tokens": 128}

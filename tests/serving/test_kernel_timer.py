@@ -13,10 +13,10 @@ from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.cli import main
 from paleo_lite.engines.step import Load
-from paleo_lite.serving.deployment import tensor_group, timer_of
+from paleo_lite.serving.deployment import timer_of
 from paleo_lite.serving.kernel_timer import time_decode_kernels
 from paleo_lite.serving.pipeline import connect_stages
-from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
 from paleo_lite.serving.timer import tabulate
 
 

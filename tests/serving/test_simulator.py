@@ -13,10 +13,11 @@ from paleo_lite.distributed.links import device_link
 from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.records.record import Server
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.serving.deployment import Deployment, PreparedDeployment, tensor_group
+from paleo_lite.serving.deployment import Deployment, PreparedDeployment
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.options import SimulationOptions, Speculation
 from paleo_lite.serving.outcomes import Outcome
+from paleo_lite.serving.placement import tensor_group
 from paleo_lite.serving.pools import MOST_KEPT, simulate
 from paleo_lite.serving.requests import Traffic, generate_traffic
 

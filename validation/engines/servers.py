@@ -21,9 +21,8 @@ from paleo_lite.distributed.links import device_link
 from paleo_lite.engines.records import KERNELS, SERVERS, find_server
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.serving.cache import measure_room
-from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.pipeline import connect_stages
-from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
 
 from ..serving.published import PublishedServing, published_points
 from ..tables import rows_of

@@ -13,8 +13,7 @@ from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.engines.records import find_server
 from paleo_lite.serving.cache import measure_room
-from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
 
 from ..tables import rows_of
 
