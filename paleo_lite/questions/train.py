@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import BadValue
+from .cluster_records import AmountOptions, ClusterOptions, ParallelOptions
 from .compare import (
     check_network_options,
     check_no_pipeline,
@@ -32,11 +33,8 @@ from .records import (
     TRAINING_GROUP,
     TRAINING_PRECISIONS,
     AdapterOptions,
-    AmountOptions,
-    ClusterOptions,
     DeviceOptions,
     NetworkAsked,
-    ParallelOptions,
     PppOptions,
     PriceOptions,
     SiteOptions,

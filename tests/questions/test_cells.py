@@ -1,7 +1,8 @@
 """Every option of every kind of question changes the answer or is refused; stating a default changes nothing.
 
-Tests: questions/kind.py, questions/option.py, questions/records.py, questions/predict.py, questions/train.py,
-questions/serve.py, questions/local.py, questions/diffusion.py, questions/compare.py, cli/question.py.
+Tests: questions/kind.py, questions/option.py, questions/records.py, questions/cluster_records.py, questions/predict.py,
+questions/train.py, questions/serve.py, questions/local.py, questions/diffusion.py, questions/compare.py,
+cli/question.py.
 """
 
 from __future__ import annotations
