@@ -2,9 +2,10 @@
 
 Tests: architectures/blocks/alternating.py, architectures/blocks/attention.py, architectures/blocks/block_records.py,
 architectures/blocks/compressed_attention.py, architectures/blocks/dot_product.py, architectures/blocks/feed_forward.py,
-architectures/blocks/hyper_connection.py, architectures/blocks/latent_attention.py, architectures/blocks/norms.py,
-architectures/blocks/recurrence.py, architectures/blocks/rules.py, architectures/blocks/state_space.py,
-architectures/families/decoder.py, architectures/keys.py, architectures/layer_rules.py.
+architectures/blocks/hyper_connection.py, architectures/blocks/latent_attention.py,
+architectures/blocks/mixer_records.py, architectures/blocks/norms.py, architectures/blocks/recurrence.py,
+architectures/blocks/rules.py, architectures/blocks/state_space.py, architectures/families/decoder.py,
+architectures/keys.py, architectures/layer_rules.py.
 """
 
 from __future__ import annotations

@@ -21,31 +21,33 @@ from .block_records import (
     Block,
     ChannelMix,
     CompressedAttention,
-    DeltaNet,
     Experts,
     FeedForward,
-    GatedMemory,
     HyperConnection,
-    KimiDelta,
     LatentAttention,
+    Mixer,
+    NormKind,
+    PerLayerInput,
+    SharedTransformer,
+    SideExperts,
+)
+from .compressed_attention import add_compressed_attention
+from .feed_forward import add_channel_mix, add_experts, add_feed_forward, add_projection
+from .hyper_connection import add_collapse, add_expansion
+from .latent_attention import add_latent_attention
+from .mixer_records import (
+    DeltaNet,
+    GatedMemory,
+    KimiDelta,
     LightningAttention,
     LinearRecurrence,
     Mamba,
     Mamba2,
     MatrixMemory,
-    Mixer,
-    NormKind,
-    PerLayerInput,
     Projection,
-    SharedTransformer,
     ShortConvolution,
-    SideExperts,
     TimeMix,
-)  # fmt: skip
-from .compressed_attention import add_compressed_attention
-from .feed_forward import add_channel_mix, add_experts, add_feed_forward, add_projection
-from .hyper_connection import add_collapse, add_expansion
-from .latent_attention import add_latent_attention
+)
 from .norms import add_norm
 from .recurrence import add_linear_recurrence, add_time_mix
 from .state_space import (

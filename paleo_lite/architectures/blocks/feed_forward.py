@@ -9,7 +9,8 @@ from ...counting import CONSTANT
 from ...counting.layer import Matrix
 from ..builder import Blob
 from ..tape import Tape
-from .block_records import ChannelMix, Experts, FeedForward, HeadExperts, Projection
+from .block_records import ChannelMix, Experts, FeedForward, HeadExperts
+from .mixer_records import Projection
 from .norms import add_norm
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ..builder import Blob
 from ..tape import Tape
-from .block_records import LinearRecurrence, TimeMix
 from .feed_forward import mix_with_shifted
+from .mixer_records import LinearRecurrence, TimeMix
 
 
 def add_linear_recurrence(tape: Tape, name: str, mixer: LinearRecurrence, x: Blob) -> Blob:

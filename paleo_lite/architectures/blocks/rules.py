@@ -35,10 +35,10 @@ from .block_records import (
     LatentAttention,
     Mixer,
     PerLayerInput,
-    Projection,
     SharedTransformer,
     SideExperts,
-)  # fmt: skip
+)
+from .mixer_records import Projection
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 

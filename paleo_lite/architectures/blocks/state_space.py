@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
-from .block_records import (
+from .mixer_records import (
     DeltaNet,
     GatedMemory,
     KimiDelta,
@@ -19,7 +19,7 @@ from .block_records import (
     Mamba2,
     MatrixMemory,
     ShortConvolution,
-)  # fmt: skip
+)
 from .norms import add_norm
 
 

@@ -21,7 +21,7 @@ import msgspec
 from ...errors import BadDescriptor
 from ...files import shipped_folder
 from .. import keys, layer_rules, rare_keys
-from ..blocks import block_records
+from ..blocks import block_records, mixer_records
 from ..blocks.rules import BlockRules
 from ..config import Config
 from ..keys import NOTHING, Fields, Flag, Integer, KnownValues, Record, other_values, read_value
@@ -255,11 +255,12 @@ def _find_kind(name: str) -> type[Any]:
     """Return the reader or record of a name."""
     if name == "Nested":
         return Nested
-    for module in (keys, layer_rules, rare_keys, block_records, encoder_records):
+    for module in (keys, layer_rules, rare_keys, block_records, mixer_records, encoder_records):
         if hasattr(module, name):
             kind: type[Any] = getattr(module, name)
             return kind
-    readers, records = "keys.py, layer_rules.py or rare_keys.py", "block_records.py or encoder_records.py"
+    readers = "keys.py, layer_rules.py or rare_keys.py"
+    records = "block_records.py, mixer_records.py or encoder_records.py"
     raise LookupError(f"{name} is not a reader of {readers}, and no record of {records}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.block_records import DeltaNet, Mamba2
+from ..blocks.mixer_records import DeltaNet, Mamba2
 from ..config import Config
 from ..keys import (
     Activation,
