@@ -18,6 +18,7 @@ from ..errors import BadValue
 from ..machines import Device, read_links
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.energy import served_activity
+from ..serving.iteration_times import ScheduledTokens
 from ..serving.kernel_timer import time_decode_kernels
 from ..serving.outcomes import Outcome
 from ..serving.requests import Traffic
@@ -74,7 +75,7 @@ def with_launches(prepared: PreparedDeployment, sequences: int, context: float, 
     tables = prepared.tables
     token_s = list(tables.token_s)
     for live in range(1, min(len(tables.decode_attention_s) // tables.attention_data, len(token_s))):
-        token_s[live] += max(launched_s - tables.iteration_s(live, live * context), 0.0)
+        token_s[live] += max(launched_s - tables.iteration_s(ScheduledTokens(live, live * context)), 0.0)
     return msgspec.structs.replace(prepared, tables=msgspec.structs.replace(tables, token_s=token_s))
 
 
@@ -199,7 +200,8 @@ def _steady_s(prepared: PreparedDeployment, traffic: Traffic, context: float, st
     tables, engine = prepared.tables, prepared.engine
     fitting = max(int(prepared.room.tokens / context), 1)
     live = min(engine.max_sequences, len(traffic) * (1 + steps_ahead), fitting)
-    iteration_s = engine.overhead_s + engine.sequence_overhead_s * live + tables.iteration_s(live, live * context)
+    decoding_s = tables.iteration_s(ScheduledTokens(live, live * context))
+    iteration_s = engine.overhead_s + engine.sequence_overhead_s * live + decoding_s
     tokens_per_s = live * deployment.options.speculation.tokens_per_iteration / iteration_s
     return float(traffic.output_tokens.sum()) / tokens_per_s
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from .cache import CacheRoom
+from .iteration_times import ScheduledTokens
 from .outcomes import Outcome
 from .requests import Traffic
 from .simulator import Replica
@@ -39,24 +40,14 @@ class _FloodedReplica(Replica):
         self.iteration_by_level_s = [0.0] * len(levels)
         self.ends_s = [[0.0] * (1 + len(levels))]  # of each step: as it was simulated, and at each level
 
-    def _iteration_s(
-        self,
-        decoding: int,
-        cached_tokens: float,
-        chunks: Sequence[tuple[int, int]] = (),
-        completed: int = 0,
-        ranks: Sequence[int] = (),
-    ) -> float:
+    def _iteration_s(self, scheduled: ScheduledTokens) -> float:
         """Return the time of one iteration, and note that of each level."""
-        self.iteration_by_level_s = [
-            level.iteration_s(decoding, cached_tokens, chunks, completed, ranks, starts_empty=self.is_idle)
-            for level in self.levels
-        ]
+        self.iteration_by_level_s = [level.iteration_s(scheduled, starts_empty=self.is_idle) for level in self.levels]
         return self.iteration_by_level_s[0]
 
     def _next_iteration_s(self) -> float:
         """Return the time of an iteration that decodes the present sequences."""
-        return self._iteration_s(self.decoding, self.cached_tokens)
+        return self._iteration_s(ScheduledTokens(self.decoding, self.cached_tokens))
 
     def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
         """Let time pass at all levels; what is loaded takes as long at each."""

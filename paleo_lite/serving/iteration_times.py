@@ -38,6 +38,17 @@ import msgspec
 import numpy as np
 
 
+class ScheduledTokens(NamedTuple):
+    """Tokens that a scheduler puts into an iteration, or into a round of a pipeline."""
+
+    decoding: int  # decoding sequences
+    cached_tokens: float  # sum of their contexts
+    chunks: Sequence[tuple[int, int]] = ()  # first token and end of the chunks of prompts
+    completed: int = 0  # prompts that are completed, of each of which a token is sampled
+    # Ranks that compute the chunks, for the busiest of which all others wait; empty if they share the chunks evenly.
+    ranks: Sequence[int] = ()
+
+
 class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Tables of the time of an iteration on one replica."""
 
@@ -68,25 +79,11 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
     # Tables of iterations that compute prompts, where `token_s` and `experts_s` are others; None if they are not.
     with_prompts: IterationTimes | None = None
 
-    def iteration_s(
-        self,
-        sequences: int,
-        cached_tokens: float,
-        chunks: Sequence[tuple[int, int]] = (),
-        completed: int = 0,
-        tokens_per_sequence: int = 1,
-        ranks: Sequence[int] = (),
-    ) -> float:
-        """Return the time of an iteration of decoding sequences with a sum of contexts, and of chunks of prompts.
-
-        A chunk is its first token and its end. Of each completed prompt a token is sampled. With speculative decoding a
-        decoding sequence has more than one new token. Where the ranks that compute the chunks are given, all others
-        wait for the busiest; otherwise they share the chunks evenly.
-        """
+    def iteration_s(self, scheduled: ScheduledTokens, tokens_per_sequence: int = 1) -> float:
+        """Return the time of an iteration; with speculative decoding a sequence has more than one new token."""
+        sequences, cached_tokens, chunks, completed, ranks = scheduled
         if chunks and self.with_prompts is not None:
-            return self.with_prompts.iteration_s(
-                sequences, cached_tokens, chunks, completed, tokens_per_sequence, ranks
-            )
+            return self.with_prompts.iteration_s(scheduled, tokens_per_sequence)
         prompt_tokens, attention_s = 0, 0.0
         for start, end in chunks:
             attention_s += self.chunk_s(start, end)
@@ -237,38 +234,35 @@ def slowest_stages(stages: Sequence[IterationTimes]) -> tuple[IterationTimes, ..
     return tuple(remaining)
 
 
-class Round(NamedTuple):
-    """Tokens that a round computes."""
-
-    decoding: int  # decoding sequences
-    cached_tokens: float  # sum of their contexts
-    tokens_per_sequence: int = 1  # tokens that each of them computes: 1, and with speculative decoding the drafted ones
-    chunks: Sequence[tuple[int, int]] = ()  # first token and end of the chunks of prompts
-    completed: int = 0  # prompts that are completed
-
-
 def round_time_s(
-    times: IterationTimes, work: Round, *, overhead_s: float, batch_tokens: int, starts_empty: bool = False
+    times: IterationTimes,
+    scheduled: ScheduledTokens,
+    tokens_per_sequence: int = 1,
+    *,
+    overhead_s: float,
+    batch_tokens: int,
+    starts_empty: bool = False,
 ) -> float:
     """Return the time of a round, in seconds.
 
     No batch has more than `batch_tokens` of prompts: a longer chunk is divided over several. The engine's overhead is
     one of each batch. A pipeline that starts empty had no batch in flight before.
     """
-    prompt_tokens = sum(end - start for start, end in work.chunks)
-    with_prompts = min(times.pipeline, max(len(work.chunks), _ceil(prompt_tokens, batch_tokens)))
-    batches = max(min(times.pipeline, work.decoding + len(work.chunks)), with_prompts)
-    sequences = _ceil(work.decoding, batches)
-    cached_tokens = work.cached_tokens * sequences / work.decoding if work.decoding else 0.0
-    decoded = sequences * work.tokens_per_sequence
+    decoding, chunks = scheduled.decoding, scheduled.chunks
+    prompt_tokens = sum(end - start for start, end in chunks)
+    with_prompts = min(times.pipeline, max(len(chunks), _ceil(prompt_tokens, batch_tokens)))
+    batches = max(min(times.pipeline, decoding + len(chunks)), with_prompts)
+    sequences = _ceil(decoding, batches)
+    cached_tokens = scheduled.cached_tokens * sequences / decoding if decoding else 0.0
+    decoded = sequences * tokens_per_sequence
 
     def batch_time_s(tables: IterationTimes, divided_prompts: int) -> float:
         """Return the time of one batch, with its share of the prompts if they are divided over some batches."""
         if not divided_prompts:
             return tables.decode_s(sequences, cached_tokens, decoded, max(decoded, 1)) if sequences else 0.0
-        sampled = decoded + _ceil(work.completed, divided_prompts)
+        sampled = decoded + _ceil(scheduled.completed, divided_prompts)
         new_tokens = decoded + _ceil(prompt_tokens, divided_prompts)
-        attention_s = sum(tables.chunk_s(start, end) for start, end in work.chunks) / divided_prompts + tables.prompt_s
+        attention_s = sum(tables.chunk_s(start, end) for start, end in chunks) / divided_prompts + tables.prompt_s
         return tables.decode_s(sequences, cached_tokens, new_tokens, max(sampled, 1)) + attention_s
 
     latency_s = overhead_s + batch_time_s(times, with_prompts)

@@ -14,6 +14,7 @@ from ..units import format_hours, format_si
 from .cache import CacheRoom
 from .deployment import Deployment, PreparedDeployment, have_connector
 from .elastic import Elasticity
+from .iteration_times import ScheduledTokens
 from .options import Speculation
 from .prefix_cache import prefix_hit_rate
 from .requests import MAX_REQUESTS, Traffic
@@ -275,9 +276,9 @@ def most_sequences_that_pay(prepared: PreparedDeployment, context: float) -> int
     speculation = options.speculation
     largest = 0
     for sequences in _batches(engine.max_sequences):
-        cached = sequences * context
-        plain_s = undivided_iteration_s(times, engine, Speculation(), sequences, cached)
-        drafting_s = undivided_iteration_s(times, engine, speculation, sequences, cached)
+        scheduled = ScheduledTokens(sequences, sequences * context)
+        plain_s = undivided_iteration_s(times, engine, Speculation(), scheduled)
+        drafting_s = undivided_iteration_s(times, engine, speculation, scheduled)
         if drafting_s / speculation.tokens_per_iteration < plain_s:
             largest = sequences
     return largest

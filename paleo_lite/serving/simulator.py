@@ -23,7 +23,7 @@ from ..engines.records.record import Server
 from ..errors import DoesNotFit
 from .adapters import AdapterSlots
 from .cache import CacheRoom
-from .iteration_times import IterationTimes
+from .iteration_times import IterationTimes, ScheduledTokens
 from .options import SimulationOptions
 from .outcomes import Outcome, ReplicaStep
 from .prefix_cache import BlocksOfRequests, PrefixesOfRequests, Tier
@@ -451,9 +451,10 @@ class Replica:
         if self.options.prompts_are_cached and new_tokens == len(completed):
             # What arrives with its keys and values decodes its first token as all others do.
             contexts = sum(end for _, end in chunks)
-            time_s = self._iteration_s(decoding + len(completed), self.cached_tokens + contexts)
+            scheduled = ScheduledTokens(decoding + len(completed), self.cached_tokens + contexts)
         else:
-            time_s = self._iteration_s(decoding, self.cached_tokens, chunks, len(completed), ranks)
+            scheduled = ScheduledTokens(decoding, self.cached_tokens, chunks, len(completed), ranks)
+        time_s = self._iteration_s(scheduled)
         time_s += self.loading_s
         self.loading_s = 0.0
         self._pass_time(time_s, 1, decoding)
@@ -472,8 +473,11 @@ class Replica:
         if self.limit_s < math.inf and iterations > 1:
             iterations = min(iterations, self._iterations_until(self.limit_s))
         tokens = self._positions_after(iterations) - self.position
-        middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
-        one_s = self._next_iteration_s() if iterations == 1 else self._iteration_s(self.decoding, middle)
+        if iterations == 1:
+            one_s = self._next_iteration_s()
+        else:
+            middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
+            one_s = self._iteration_s(ScheduledTokens(self.decoding, middle))
         time_s = iterations * one_s
         self._pass_time(time_s, iterations, self.decoding)
         if iterations > 1:  # the cache grows from one iteration to the next
@@ -496,20 +500,13 @@ class Replica:
         last = self.known_iteration
         if last[0] == decoding and last[1] == cached_tokens and last[2] == starts_empty:
             return last[3]
-        time_s = self._iteration_s(decoding, cached_tokens)
+        time_s = self._iteration_s(ScheduledTokens(decoding, cached_tokens))
         self.known_iteration = (decoding, cached_tokens, starts_empty, time_s)
         return time_s
 
-    def _iteration_s(
-        self,
-        decoding: int,
-        cached_tokens: float,
-        chunks: Sequence[tuple[int, int]] = (),
-        completed: int = 0,
-        ranks: Sequence[int] = (),
-    ) -> float:
+    def _iteration_s(self, scheduled: ScheduledTokens) -> float:
         """Return the time of one iteration, with pipeline parallelism of one round."""
-        return self.timed.iteration_s(decoding, cached_tokens, chunks, completed, ranks, starts_empty=self.is_idle)
+        return self.timed.iteration_s(scheduled, starts_empty=self.is_idle)
 
     def _positions_after(self, iterations: int) -> int:
         """Return the position after some iterations; with speculation an iteration decodes a fraction of a token more

@@ -20,7 +20,7 @@ from ..errors import DoesNotFit
 from .cache import CacheRoom
 from .candidates import Criteria, DraftChoice, PrefillChoice
 from .deployment import HANDOVER_ENDS, Deployment, PreparedDeployment
-from .iteration_times import IterationTimes
+from .iteration_times import IterationTimes, ScheduledTokens
 from .options import Speculation
 from .pools import simulate
 from .requests import Demand, Traffic
@@ -113,7 +113,8 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Return the seconds per token of an iteration that decodes so many sequences."""
         context = float(self.sample.input_tokens.mean() + self.sample.output_tokens.mean() / 2)
         tables, engine, options = self.with_draft(draft).at_level(level)
-        iteration_s = undivided_iteration_s(tables, engine, options.speculation, sequences, sequences * context)
+        scheduled = ScheduledTokens(sequences, sequences * context)
+        iteration_s = undivided_iteration_s(tables, engine, options.speculation, scheduled)
         return iteration_s / options.speculation.tokens_per_iteration
 
     def tokens_per_iteration(self, draft: DraftChoice | None) -> float:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..engines.records.record import Server
-from .iteration_times import IterationTimes, Round, round_time_s
+from .iteration_times import IterationTimes, ScheduledTokens, round_time_s
 from .options import SimulationOptions, Speculation
 
 
 def undivided_iteration_s(
-    times: IterationTimes,
-    engine: Server,
-    speculation: Speculation,
-    decoding: int,
-    cached_tokens: float,
-    chunks: Sequence[tuple[int, int]] = (),
-    completed: int = 0,
-    ranks: Sequence[int] = (),
+    times: IterationTimes, engine: Server, speculation: Speculation, scheduled: ScheduledTokens
 ) -> float:
     """Return the time of an iteration without a pipeline, with its drafts and the host."""
     # Every attention group has a sampler of its own.
-    time_s = engine.overhead_s + engine.sequence_overhead_s * -(-decoding // times.attention_data)
-    time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, speculation.draft_length + 1, ranks)
-    if speculation.draft is not None and decoding:
-        time_s += speculation.draft_passes * speculation.draft.iteration_s(decoding, cached_tokens)
+    time_s = engine.overhead_s + engine.sequence_overhead_s * -(-scheduled.decoding // times.attention_data)
+    time_s += times.iteration_s(scheduled, speculation.draft_length + 1)
+    if speculation.draft is not None and scheduled.decoding:
+        drafted = ScheduledTokens(scheduled.decoding, scheduled.cached_tokens)
+        time_s += speculation.draft_passes * speculation.draft.iteration_s(drafted)
     return time_s
 
 
@@ -38,11 +31,7 @@ class TimedEngine(NamedTuple):
 
     def iteration_s(
         self,
-        decoding: int,
-        cached_tokens: float,
-        chunks: Sequence[tuple[int, int]] = (),
-        completed: int = 0,
-        ranks: Sequence[int] = (),
+        scheduled: ScheduledTokens,
         *,
         starts_empty: bool = False,  # whether a pipeline had no batch in flight before
     ) -> float:
@@ -50,8 +39,12 @@ class TimedEngine(NamedTuple):
         times, engine, speculation = self.times, self.engine, self.options.speculation
         if times.pipeline > 1:
             batch_tokens = min(engine.chunked_prefill or engine.max_batched_tokens, engine.max_batched_tokens)
-            work = Round(decoding, cached_tokens, speculation.draft_length + 1, chunks, completed)
             return round_time_s(
-                times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
+                times,
+                scheduled,
+                speculation.draft_length + 1,
+                overhead_s=engine.overhead_s,
+                batch_tokens=batch_tokens,
+                starts_empty=starts_empty,
             )
-        return undivided_iteration_s(times, engine, speculation, decoding, cached_tokens, chunks, completed, ranks)
+        return undivided_iteration_s(times, engine, speculation, scheduled)

@@ -24,7 +24,7 @@ from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import Power, power_of
 from .cache import CacheRoom
-from .iteration_times import IterationTimes, slowest_stages
+from .iteration_times import IterationTimes, ScheduledTokens, slowest_stages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -263,9 +263,9 @@ def _step_speed(times: IterationTimes, timer: Timer, power: Power, tokens: int) 
     context = min(TYPICAL_CONTEXT, int(times.contexts[-1]))
     if -(-tokens // times.attention_data) < len(times.decode_attention_s):
         activity = timer.decode_activity(tokens, context)
-        time_s = times.iteration_s(tokens, float(tokens * context))
+        time_s = times.iteration_s(ScheduledTokens(tokens, float(tokens * context)))
     else:
         tokens = min(tokens, len(times.prompt_attention_s) - 1)
         activity = timer.prompt_activity(tokens)
-        time_s = times.iteration_s(0, 0.0, [(0, tokens)], 1)
+        time_s = times.iteration_s(ScheduledTokens(0, 0.0, [(0, tokens)], 1))
     return float(power.speed(activity.shares_of(time_s)))

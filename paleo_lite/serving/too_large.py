@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from .candidates import Criteria, DraftChoice, TooLarge
+from .iteration_times import ScheduledTokens
 from .placement import Division
 from .requests import Demand
 from .splits import PoolEstimate
@@ -28,7 +29,7 @@ def most_requests_per_s(pool: PoolEstimate, batch_limit: int, draft: DraftChoice
     prompt_tokens = float(pool.sample.input_tokens.mean())
     answer_tokens = float(pool.sample.output_tokens.mean())
     cached_tokens = batch_limit * (prompt_tokens + answer_tokens / 2)
-    decoding_s = timed.iteration_s(batch_limit, cached_tokens)
+    decoding_s = timed.iteration_s(ScheduledTokens(batch_limit, cached_tokens))
     iterations = (answer_tokens - 1) / timed.options.speculation.tokens_per_iteration
     prompt_s = _least_prompt_s(timed, batch_limit, cached_tokens, decoding_s, prompt_tokens)
     return 1 / (iterations * decoding_s / batch_limit + prompt_s)
@@ -42,9 +43,9 @@ def _least_prompt_s(
     chunk = (round(timed.options.prefix_hit_rate * prompt_tokens), round(prompt_tokens))
     chunks = [chunk] * together
     if timed.engine.mixes_phases:
-        added_s = timed.iteration_s(decoding, cached_tokens, chunks, together) - decoding_s
+        added_s = timed.iteration_s(ScheduledTokens(decoding, cached_tokens, chunks, together)) - decoding_s
     else:
-        added_s = timed.iteration_s(0, 0.0, chunks, together)
+        added_s = timed.iteration_s(ScheduledTokens(0, 0.0, chunks, together))
     return max(added_s, 0.0) / together
 
 

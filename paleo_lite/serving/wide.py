@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .candidates import Candidate, Criteria, DraftChoice
+from .iteration_times import ScheduledTokens
 from .requests import Demand
 from .slo import Objective
 from .splits import ESTIMATE_TOLERANCE, PoolEstimate, may_meet
@@ -77,7 +78,7 @@ def _token_s(pool: PoolEstimate, limit: int, level: str, draft: DraftChoice | No
     )
     ended = limit * speculation.tokens_per_iteration / answer_tokens  # answers that end in an iteration
     cached_tokens = limit * (prompt_tokens + answer_tokens / 2)
-    decoding_s = undivided_iteration_s(tables, engine, speculation, limit, cached_tokens)
+    decoding_s = undivided_iteration_s(tables, engine, speculation, ScheduledTokens(limit, cached_tokens))
     prompt = (round(options.prefix_hit_rate * prompt_tokens), round(prompt_tokens))
     most = max(int(engine.max_batched_tokens / prompt_tokens), 1)  # prompts that are computed together
     decoded = limit if engine.mixes_phases else 0  # beside prompts
@@ -86,9 +87,8 @@ def _token_s(pool: PoolEstimate, limit: int, level: str, draft: DraftChoice | No
         together = min(prompts, most)
         iteration_s = decoding_s
         if prompts:
-            computing_s = engine.overhead_s + tables.iteration_s(
-                decoded, decoded * cached_tokens / limit, [prompt] * together, together, speculation.draft_length + 1
-            )
+            scheduled = ScheduledTokens(decoded, decoded * cached_tokens / limit, [prompt] * together, together)
+            computing_s = engine.overhead_s + tables.iteration_s(scheduled, speculation.draft_length + 1)
             iteration_s = computing_s * prompts / together + (0.0 if decoded else decoding_s)
         time_s += chance * iteration_s
         chance *= ended / (prompts + 1)

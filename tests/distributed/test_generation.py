@@ -29,6 +29,7 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.serving import iteration as serving_iteration
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.iteration import with_fitted_host
+from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.kernel_timer import KernelTimer
 from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
 from paleo_lite.serving.timer import tabulate
@@ -162,11 +163,11 @@ def test_a_step_is_the_iteration_that_serve_simulates(network, gpu, asked, degre
         KernelTimer(on_device), max_new_tokens=4096, max_sequences=sequences, max_prompt=2048, max_context=context + 1
     )
     host_s = policy.overhead_s + policy.sequence_overhead_s * sequences / groups
-    decoded_s = times.iteration_s(sequences, float(sequences * context)) + host_s
+    decoded_s = times.iteration_s(ScheduledTokens(sequences, float(sequences * context))) + host_s
     step = {"gpu": gpu, "workers": tensor, "settings": settings, **question}
     (row,) = scaling(network, phase="decode", batch_size=sequences, context=context, **step)
     assert row.time_s == pytest.approx(decoded_s, rel=1e-9)
-    prompt_s = times.iteration_s(0, 0.0, [(0, 1024)], 1) + policy.overhead_s
+    prompt_s = times.iteration_s(ScheduledTokens(0, 0.0, [(0, 1024)], 1)) + policy.overhead_s
     (prompt,) = scaling(network, phase="prefill", batch_size=1, sequence_length=1024, **step)
     assert prompt.time_s == pytest.approx(prompt_s, rel=0.015)  # tables interpolate, and time the head as in decoding
     room = measure_room(on_device, policy, mean_tokens=context + 1, prompt_tokens=context)

@@ -26,6 +26,7 @@ from paleo_lite.engines.records import find_server
 from paleo_lite.engines.step import EngineStep, Load, ReplicaDivision, causal_pairs, decoded_keys, prompt_pairs
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
+from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.kernel_timer import KernelTimer, device_kernels
 from paleo_lite.serving.layer_timer import LayerTimer
 from paleo_lite.serving.placement import ModelOnDevice, with_kernels
@@ -256,7 +257,8 @@ def test_iterations_with_prompts_have_factors_of_their_own(kernels_on_device) ->
     tables = tabulate(KernelTimer(kernels_on_device), **LIMITS)
     assert tables.with_prompts is not None
     chunks = ((0, 512),)
-    assert tables.iteration_s(0, 0.0, chunks, 1) == tables.with_prompts.iteration_s(0, 0.0, chunks, 1)
+    scheduled = ScheduledTokens(0, 0.0, chunks, 1)
+    assert tables.iteration_s(scheduled) == tables.with_prompts.iteration_s(scheduled)
 
 
 def test_overheads_are_not_in_the_tables(kernels_on_device) -> None:

@@ -19,6 +19,7 @@ from paleo_lite.cli import main
 from paleo_lite.engines.records import KERNEL_ENGINES, find_server
 from paleo_lite.errors import PaleoError
 from paleo_lite.serving.iteration import with_fitted_host
+from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.kernel_timer import KernelTimer
 from paleo_lite.serving.placement import ModelOnDevice, with_kernels
 from paleo_lite.serving.timer import tabulate
@@ -62,7 +63,7 @@ def test_predict_is_scale_on_one_device_and_the_step_inside_serve(network, gpu, 
     times = tabulate(
         KernelTimer(on_device), max_new_tokens=4096, max_sequences=SEQUENCES, max_prompt=PROMPT, max_context=CONTEXT + 1
     )
-    served_s = times.iteration_s(SEQUENCES, float(SEQUENCES * CONTEXT))
+    served_s = times.iteration_s(ScheduledTokens(SEQUENCES, float(SEQUENCES * CONTEXT)))
     served_s += host.overhead_s + host.sequence_overhead_s * SEQUENCES
     assert one.time_s == pytest.approx(served_s, rel=1e-9)
     activity = KernelTimer(on_device).decode_activity(SEQUENCES, CONTEXT)
@@ -82,7 +83,7 @@ def test_a_prompt_has_one_answer(network, gpu, formats, policy) -> None:
     timer = KernelTimer(on_device)
     times = tabulate(timer, max_new_tokens=4096, max_sequences=4, max_prompt=PROMPT, max_context=CONTEXT)
     host = with_fitted_host(find_server(policy, on_device.machine.device), on_device.kernels)
-    served_s = times.iteration_s(0, 0.0, [(0, PROMPT)], 1) + host.overhead_s
+    served_s = times.iteration_s(ScheduledTokens(0, 0.0, [(0, PROMPT)], 1)) + host.overhead_s
     assert one.time_s == pytest.approx(served_s, rel=0.02)
 
 

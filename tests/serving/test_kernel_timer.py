@@ -14,6 +14,7 @@ from paleo_lite.api.resolve import resolve_question
 from paleo_lite.cli import main
 from paleo_lite.engines.step import Load
 from paleo_lite.serving.deployment import timer_of
+from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.kernel_timer import time_decode_kernels
 from paleo_lite.serving.pipeline import connect_stages
 from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
@@ -39,7 +40,8 @@ def test_kernels_add_up_to_the_iteration(division: dict[str, int]) -> None:
     assert kernels is not None
     tables = tabulate(timer_of(on_device), max_new_tokens=64, max_sequences=64, max_prompt=32, max_context=1001)
     # Tables interpolate between contexts.
-    assert sum(kernel.time_s for kernel in kernels) == pytest.approx(tables.iteration_s(64, 64 * 1000), rel=0.02)
+    iteration_s = tables.iteration_s(ScheduledTokens(64, 64 * 1000))
+    assert sum(kernel.time_s for kernel in kernels) == pytest.approx(iteration_s, rel=0.02)
     assert sum(kernel.share for kernel in kernels) == pytest.approx(1)
     times = [kernel.time_s for kernel in kernels]
     assert times == sorted(times, reverse=True)
@@ -116,4 +118,5 @@ def test_no_iteration_needs_more_than_the_bandwidth() -> None:
     tables = tabulate(timer_of(on_device), max_new_tokens=64, max_sequences=64, max_prompt=32, max_context=2049)
     weight_bytes = 2 * (8_030_261_248 - 128_256 * 4096)
     cache_bytes = 64 * 2048 * 2 * 32 * 8 * 128 * 2
-    assert tables.relative_low[64] * tables.iteration_s(64, 64 * 2048) >= (weight_bytes + cache_bytes) / 3352e9
+    iteration_s = tables.iteration_s(ScheduledTokens(64, 64 * 2048))
+    assert tables.relative_low[64] * iteration_s >= (weight_bytes + cache_bytes) / 3352e9

@@ -18,6 +18,7 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.deployment import LEVELS, Deployment
+from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pools import run_pool
 from paleo_lite.serving.requests import generate_traffic
@@ -264,8 +265,8 @@ def test_what_arrives_with_its_keys_decodes_as_all_others() -> None:
     pool = prepared.pool("expected").that_decodes()
     outcome = run_pool(traffic, pool._replace(tiers=None)).outcomes[0]
     host_s = prepared.engine.overhead_s + 3 * prepared.engine.sequence_overhead_s
-    first_s = host_s + prepared.tables.iteration_s(3, 3000.0)
-    with_prompts_s = host_s + prepared.tables.iteration_s(0, 0.0, [(999, 1000)] * 3, 3)
+    first_s = host_s + prepared.tables.iteration_s(ScheduledTokens(3, 3000.0))
+    with_prompts_s = host_s + prepared.tables.iteration_s(ScheduledTokens(0, 0.0, [(999, 1000)] * 3, 3))
     assert outcome.first_token_s == pytest.approx(first_s, rel=1e-6)
     assert with_prompts_s > 1.1 * first_s
 
