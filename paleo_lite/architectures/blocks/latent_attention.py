@@ -20,7 +20,35 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
     token, and the result is projected to values, as inference engines do. So it is wherever a query attends to a
     selection of the tokens, which has no expanded keys and values in common with that of the next query.
     """
+    plain, turned, query_latent = _add_query(tape, name, attention, x)
+    latent, key_turned = _add_latent(tape, name, attention, x)
+    if attention.is_rotated:
+        turned, key_turned = _rotate_latent(tape, name, attention, turned, key_turned, positions)
+    if attention.indexer is not None and query_latent is not None:
+        module = f"{name}.{attention.indexer.module}"
+        with tape.role("indexer", module):
+            _add_indexer(tape, module, attention, query_latent, x, positions)
+    is_single_query = tape.lengths.uses_cache and tape.lengths.queries == 1
+    is_sparse = attention.selected is not None and tape.lengths.keys > attention.selected
+    if is_single_query or is_sparse:
+        output = _absorbed_attention(tape, name, attention, plain, turned, latent, key_turned)
+    else:
+        output = _expanded_attention(tape, name, attention, plain, turned, latent, key_turned, positions)
+    if attention.gate_projection:
+        read = tape.column_parallel_input(name, x)
+        gate = tape.linear(f"{name}.{attention.gate_projection}", read, output.shape[-1], bias=False)
+        gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+        output = tape.op(f"{name}.mul", "mul", output, gate)
     hidden_size = x.shape[-1]
+    output = tape.linear(f"{name}.o_proj", output, hidden_size, attention.bias)
+    return tape.row_parallel_output(name, output)
+
+
+def _add_query(tape: Tape, name: str, attention: LatentAttention, x: Blob) -> tuple[Blob, Blob, Blob | None]:
+    """Add the query; return its plain and its rotated part, ``(1, heads, tokens, size)``, and its latent vectors.
+
+    The latent vectors are None where queries are projected at once.
+    """
     heads, tokens = tape.shard_size(attention.heads), tape.lengths.queries
     query_size = attention.plain_size + attention.rotary_size
     query_latent = None
@@ -34,6 +62,11 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
     query = tape.split_heads(name, query, heads)
     shapes = ((1, heads, tokens, attention.plain_size), (1, heads, tokens, attention.rotary_size))
     plain, turned = tape.split_tensor(f"{name}.split", query, "split", shapes)
+    return plain, turned, query_latent
+
+
+def _add_latent(tape: Tape, name: str, attention: LatentAttention, x: Blob) -> tuple[Blob, Blob]:
+    """Add the vectors that are cached: latent ones ``(1, tokens, rank)`` and rotated keys ``(1, 1, tokens, size)``."""
     latent_size = attention.kv_rank + attention.rotary_size
     latent = tape.linear(f"{name}.kv_a_proj_with_mqa", x, latent_size, attention.bias)
     shapes_of_latent = ((1, x.shape[1], attention.kv_rank), (1, x.shape[1], attention.rotary_size))
@@ -42,25 +75,7 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
     latent = tape.column_parallel_input(name, latent)
     if tape.is_sequence_parallel:
         key_turned = tape.column_parallel_input(name, key_turned)
-    key_turned = tape.view(name, key_turned, (1, 1, tokens, attention.rotary_size))
-    if attention.is_rotated:
-        turned, key_turned = _rotate_latent(tape, name, attention, turned, key_turned, positions)
-    if attention.indexer is not None and query_latent is not None:
-        module = f"{name}.{attention.indexer.module}"
-        with tape.role("indexer", module):
-            _add_indexer(tape, module, attention, query_latent, x, positions)
-    is_sparse = attention.selected is not None and tape.lengths.keys > attention.selected
-    if (tape.lengths.uses_cache and tokens == 1) or is_sparse:
-        output = _absorbed_attention(tape, name, attention, plain, turned, latent, key_turned)
-    else:
-        output = _expanded_attention(tape, name, attention, plain, turned, latent, key_turned, positions)
-    if attention.gate_projection:
-        read = tape.column_parallel_input(name, x)
-        gate = tape.linear(f"{name}.{attention.gate_projection}", read, output.shape[-1], bias=False)
-        gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
-        output = tape.op(f"{name}.mul", "mul", output, gate)
-    output = tape.linear(f"{name}.o_proj", output, hidden_size, attention.bias)
-    return tape.row_parallel_output(name, output)
+    return latent, tape.view(name, key_turned, (1, 1, tape.lengths.queries, attention.rotary_size))
 
 
 def _add_indexer(
