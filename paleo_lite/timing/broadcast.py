@@ -20,7 +20,17 @@ from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.recurrent import count_gradients, is_looped
 from ..counting.work import COLUMNS, GENERATION_PHASES, PASSES, passes_of
 from ..errors import BadValue
-from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, form_of, inverse_keys, padding_and_tiles
+from .features import (
+    CLASS_INDEX,
+    PASS_NUMBERS,
+    UPDATE,
+    Features,
+    GroupSums,
+    are_products,
+    form_of,
+    inverse_keys,
+    padding_and_tiles,
+)
 from .parameters import StepPlan, Steps, plan_steps, prepare_steps
 
 if TYPE_CHECKING:
@@ -95,8 +105,7 @@ class CaseStack(msgspec.Struct, frozen=True, eq=False):
         if has_constant_kernels:  # the usual case: one column serves all batch sizes
             kernels = kernels[:, :1]
         padding, tiles = np.ones_like(flops), np.full_like(flops, np.inf)
-        is_product = (self.work_class < len(MATRIX_CLASSES)) & (self.pass_number < 3)
-        for entry in np.flatnonzero(is_product):
+        for entry in np.flatnonzero(are_products(self.work_class, self.pass_number)):
             padding[entry], tiles[entry] = padding_and_tiles(*self.products[entry], batch_sizes)
         features = Features(
             flops=flops,
@@ -214,8 +223,8 @@ def stack_cases(cases: Sequence[Case]) -> CaseStack:
 
 
 def _sort_key(entry: _StackEntry) -> tuple[bool, tuple[int, ...]]:
-    """Return a key that puts products first, so that a slice selects them."""
-    is_product = entry.work_class < len(MATRIX_CLASSES) and entry.pass_number < 3
+    """Return a key that puts products first, so that a slice selects them (`StepPlan.products`)."""
+    is_product = entry.work_class < len(MATRIX_CLASSES) and entry.pass_number < UPDATE
     return not is_product, (entry.run, entry.piece, entry.work_class, entry.pass_number)
 
 

@@ -225,7 +225,7 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
         )
         speedup = narrow_per_s / wide_per_s * self.narrow_relative_efficiency
         in_passes = workload.narrow_products_in(passes_of(workload.phase))
-        is_narrow = in_passes[tuple(features.position.T)] & (features.pass_number < 3)
+        is_narrow = in_passes[tuple(features.position.T)] & (features.pass_number < UPDATE)
         return msgspec.structs.replace(features, padding=features.padding / np.where(is_narrow, speedup, 1.0))
 
     def _with_update_products(self, features: Features, rates: Rates, machine: Machine) -> Features:

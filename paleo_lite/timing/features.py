@@ -75,14 +75,19 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     @property
     def matrix(self) -> NDArray[np.bool_]:
         """Entries that consist of multiply-accumulates; the update of such a layer does not."""
-        return (self.work_class < len(MATRIX_CLASSES)) & (self.pass_number < UPDATE)
+        return are_products(self.work_class, self.pass_number)
 
 
 PASS_NUMBERS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
 """`Features.pass_number` of each pass."""
 
 UPDATE = PASS_NUMBERS["update"]
-"""`Features.pass_number` of the update."""
+"""`Features.pass_number` of the update, which is larger than those of other passes."""
+
+
+def are_products(work_class: Ints, pass_number: Ints) -> NDArray[np.bool_]:
+    """Return which entries consist of multiply-accumulates; arrays as in `Features`."""
+    return (work_class < len(MATRIX_CLASSES)) & (pass_number < UPDATE)
 
 
 class LayerFacts(msgspec.Struct, frozen=True, eq=False):
@@ -139,7 +144,7 @@ def features_of(workload: Workload) -> Features:
     pass_number = np.array([PASS_NUMBERS[name] for name in passes], dtype=np.int64)[pass_index]
     padding, tiles = np.ones(len(position)), np.full(len(position), np.inf)
     of_product: dict[tuple[int, int], tuple[Any, Any]] = {}
-    for entry in np.flatnonzero((work_class < len(MATRIX_CLASSES)) & (pass_number < UPDATE)):
+    for entry in np.flatnonzero(are_products(work_class, pass_number)):
         index, first = int(pass_index[entry]), int(facts.first_alike[layer_index[entry]])
         if (index, first) not in of_product:
             of_product[index, first] = padding_and_tiles(layers[first], passes[index], batch_size)

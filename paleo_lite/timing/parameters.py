@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..counting.kinds.products import MATRIX_CLASSES
-from .features import CLASSES, Features, GroupSums
+from .features import CLASSES, UPDATE, Features, GroupSums, are_products
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,7 +93,7 @@ def plan_steps(work_class: Ints, pass_number: Ints, run: Ints, runs: int) -> Ste
     All arrays have the shape (entries,) or (entries, 1): class and pass are as in `Features`, and `run` has the step of
     each entry, of `runs` steps.
     """
-    is_product = (work_class < len(MATRIX_CLASSES)) & (pass_number < 3)
+    is_product = are_products(work_class, pass_number)
     product_indices = np.flatnonzero(is_product)
     num_products = len(product_indices)
     factor_of_pass = np.array(
@@ -105,7 +105,7 @@ def plan_steps(work_class: Ints, pass_number: Ints, run: Ints, runs: int) -> Ste
     efficiency = np.where(is_product, work_class, NO_PARAMETER)
     factor = np.where(has_factor, factor_of_pass[pass_number], NO_PARAMETER)
     # An update is elementwise work.
-    share = np.where(pass_number == 3, INDEX["share_other"], share_of_class[work_class])
+    share = np.where(pass_number == UPDATE, INDEX["share_other"], share_of_class[work_class])
     # Winograd's algorithm computes many products of few rows each.
     half = np.where(work_class == CLASSES.index("conv_3x3"), INDEX["half_3x3"], INDEX["half"])[product_indices]
     # If the products are the first entries, a slice selects them without a copy.
