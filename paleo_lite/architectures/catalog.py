@@ -94,7 +94,7 @@ def networks_with_macs(
     return [name for _, _, name in sorted(candidates)]
 
 
-def normalize_name(name: str) -> str:
+def normalize_network_name(name: str) -> str:
     """Return a network name without case and punctuation: ``ResNet-50`` and ``resnet50`` are the same network."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
@@ -188,8 +188,8 @@ def _shipped_path(name: str) -> Path:
     path = folder / f"{name}.json"
     if "/" not in name and file_exists(path):
         return path
-    by_normalized_name = {normalize_name(shipped): shipped for shipped in network_names()}
-    shipped_name = by_normalized_name.get(normalize_name(name))
+    by_normalized_name = {normalize_network_name(shipped): shipped for shipped in network_names()}
+    shipped_name = by_normalized_name.get(normalize_network_name(name))
     release = find_release(name) if shipped_name is None else None
     if release is not None:
         return release
@@ -200,7 +200,7 @@ def _shipped_path(name: str) -> Path:
         if name and file_exists(name, Path.exists):
             hint = f"The file of a network ends in {', '.join((*IMPORTERS, *MODELS))}."
         pipelines = _pipelines_by_normalized_name()
-        if normalize_name(name) in pipelines:
+        if normalize_network_name(name) in pipelines:
             raise BadValue(
                 f"{name} is a pipeline of several networks: `layers` answers for one at a time, `diffusion` for several"
             )
@@ -211,7 +211,7 @@ def _shipped_path(name: str) -> Path:
 def _pipelines_by_normalized_name() -> dict[str, str]:
     from .pipelines.records import pipelines  # imported only for messages
 
-    return {normalize_name(name): name for name in pipelines()}
+    return {normalize_network_name(name): name for name in pipelines()}
 
 
 def is_factory(name: str) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from ...errors import BadValue
 from ...files import file_exists, shipped_folder
 from ...units import check_integer
-from ..catalog import normalize_name
+from ..catalog import normalize_network_name
 from ..descriptor import COMPRESSED, decode_descriptor, read_bounded
 from ..network import Network, SequenceOptions
 from .records import Part, Pipeline, pipelines
@@ -39,8 +39,8 @@ def find_pipeline(name: str) -> Pipeline | None:
 
     if is_pipeline_folder(name):
         return read_pipeline_folder(name)
-    normalized = normalize_name(name)
-    return next((record for record in records.values() if normalize_name(record.name) == normalized), None)
+    normalized = normalize_network_name(name)
+    return next((record for record in records.values() if normalize_network_name(record.name) == normalized), None)
 
 
 def parse_image_size(size: int | str) -> tuple[int, int]:
