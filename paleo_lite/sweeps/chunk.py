@@ -14,7 +14,7 @@ from ..machines import Device, Machine, Price
 from ..timing.activity import Activity
 from ..timing.answer import BOUND, FORECAST
 from ..timing.broadcast import keep_freed_memory
-from ..timing.energy import power_of
+from ..timing.energy import Power, PowerConstants, power_of
 from ..timing.intervals import DIRECT_PRECISIONS, not_below
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..units import format_si
@@ -210,6 +210,13 @@ def _peak_per_s(machine: Machine, precision: str) -> float | None:
         return None
 
 
+def _modelled_power(machine: Machine, precision: str, constants: PowerConstants | None) -> Power | None:
+    """Return what a device draws by the power model; None if the model does not know it, or it has no peak."""
+    if _peak_per_s(machine, precision) is None:
+        return None
+    return power_of(machine.device, machine.relative_clock(precision), constants=constants)
+
+
 def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
     """Return the average power of a device: the given one, that of the power model, or else the rated one; NaN if
     unknown."""
@@ -219,15 +226,11 @@ def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
         return watts
     indices = single.index_of(grid.per_worker)
     for (index, number), model in grid.models.items():
-        device, machine = grid.devices[index], grid.machines[index]
-        has_peak = _peak_per_s(machine, grid.chunk.precision) is not None
-        power = None
-        if has_peak:
-            relative_clock = machine.relative_clock(grid.chunk.precision)
-            power = power_of(device, relative_clock, constants=model.power_constants)
+        machine = grid.machines[index]
+        power = _modelled_power(machine, grid.chunk.precision, model.power_constants)
         selection = slice(None), slice(index, index + 1), slice(number, number + 1)
         if power is None:
-            watts[selection] = device.power_w or np.nan
+            watts[selection] = machine.device.power_w or np.nan
             continue
 
         def of_rows(seconds: Any, selection: tuple[slice, ...] = selection) -> Any:
