@@ -78,7 +78,8 @@ def trace_part(class_name: str, config: Mapping[str, Any], sizes: Mapping[str, i
         key: _as_tensors(value, torch.float32 if key in FP32_INPUTS else torch.bfloat16)
         for key, value in modules.inputs(module, config, sizes).items()
     }
-    return trace(module, *positional(arguments), name=name, source=source, **arguments)
+    by_position, by_name = divide_arguments(arguments)
+    return trace(module, *by_position, name=name, source=source, **by_name)
 
 
 def trace_config_of_part(data: bytes, path: str, class_name: str, sizes: Mapping[str, int], name: str) -> Network:
@@ -94,10 +95,17 @@ def trace_config_of_part(data: bytes, path: str, class_name: str, sizes: Mapping
     return trace_part(class_name, config, sizes, name)
 
 
-def positional(arguments: dict[str, Any]) -> list[Any]:
-    """Remove positional arguments from those by name and return them, with the first named one before them."""
-    further = arguments.pop("", [])
-    return [arguments.pop(next(iter(arguments))), *further] if further else []
+def divide_arguments(arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Divide the arguments of `modules.Inputs` into those by position and those by name.
+
+    Where ``""`` has arguments by position, the first of the others precedes them.
+    """
+    by_name = dict(arguments)
+    further = by_name.pop("", [])
+    if not further:
+        return [], by_name
+    first = by_name.pop(next(iter(by_name)))
+    return [first, *further], by_name
 
 
 def write_part(name: str, class_name: str, config: Mapping[str, Any], path: Path) -> None:
