@@ -34,8 +34,8 @@ _READS_SHAPE = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1, "Uns
 def can_compute_shapes(graph: Any, path: Path) -> bool:
     """Return whether shapes may be computed, as no operator joins more than `MOST_JOINED` of their numbers.
 
-    Raise BadDescriptor if a shape has more numbers than any, or an operator states another number of results than it
-    has.
+    Raise BadDescriptor if an operator reads a shape of more than `MOST_SIZES` numbers, or states another number of
+    results than it has.
     """
     lengths: dict[str, int] = {}
     longest = 0

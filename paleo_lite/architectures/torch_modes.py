@@ -285,11 +285,11 @@ def _stay_on_meta(
     options = [*args[1:], *kwargs.values()]
     if name == "type" and not options:
         return torch.Tensor.dtype.__get__, "dtype", args, kwargs
-    types = [value for value in options if isinstance(value, torch.dtype)]
-    types += [value.dtype for value in options if hasattr(value, "dtype")]
-    types += [_tensor_type(value).dtype for value in options if name == "type" and isinstance(value, str)]
+    dtypes = [value for value in options if isinstance(value, torch.dtype)]
+    dtypes += [value.dtype for value in options if hasattr(value, "dtype")]
+    dtypes += [_tensor_type(value).dtype for value in options if name == "type" and isinstance(value, str)]
     layout = {key: value for key, value in kwargs.items() if key == "memory_format"}
-    return torch.Tensor.to, "to", [args[0], *types[:1]], layout
+    return torch.Tensor.to, "to", [args[0], *dtypes[:1]], layout
 
 
 def _tensor_type(name: str) -> Any:

@@ -14,7 +14,6 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -304,11 +303,7 @@ def answer_bytes(question: bytes) -> bytes:
 def encode_answer(reply: TraceReply, path: str) -> bytes:
     """Return an answer as JSON; the path of the config is for the message of a failure."""
     try:
-        return msgspec.json.encode(reply, enc_hook=_as_text)
+        # Attributes that JSON does not know, such as types of torch's, are stored as text.
+        return msgspec.json.encode(reply, enc_hook=str)
     except (TypeError, ValueError) as error:
         raise BadFile(f"{path}: the trace cannot be stored ({error})") from None
-
-
-def _as_text(value: Any) -> str:
-    """Return an attribute that JSON does not know, such as a type of torch's, as text."""
-    return str(value)

@@ -182,7 +182,7 @@ def _decode_message(text: str) -> Message | None:
 def _collective_of_kernel(name: str) -> str:
     """Return the collective in a kernel's name, without the namespaces of other libraries than NCCL.
 
-    Such as AllReduce of ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` and dispatch of
+    It is AllReduce in ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)``, and dispatch in
     ``deep_ep::internode::dispatch<...>``.
     """
     match = _KERNEL.search(name)

@@ -16,7 +16,7 @@ COUNTERS = {
 }
 """Clause about the counters of a vendor's devices."""
 
-_FORMATS = {
+_VENDORS = {
     "ascend": "Huawei",
     "rocprof": "AMD",
     "rocpd": "AMD",
@@ -31,7 +31,7 @@ def vendor_of(device: Device | MissingDevice, profile_format: str) -> str:
     """Return the vendor of the device of a profile, by its profiler where the device is not known."""
     if isinstance(device, Device):
         return device.vendor
-    return next((vendor for start, vendor in _FORMATS.items() if profile_format.startswith(start)), NVIDIA)
+    return next((vendor for start, vendor in _VENDORS.items() if profile_format.startswith(start)), NVIDIA)
 
 
 def how_to_measure(vendor: str) -> str:

@@ -195,7 +195,7 @@ def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
         kind = RANKINGS[advice.by].best if is_known else "fewest devices"
         facts.append((kind, _describe(serving.advice.best, advice)))
     if serving.advice is not None:
-        facts.append(("prices", _describe_prices(serving.advice)))
+        facts.append(("prices", describe_prices(prices_of(serving.advice))))
     return facts
 
 
@@ -389,11 +389,6 @@ def _row(candidate: Candidate) -> dict[str, Any]:
     row = {name: getattr(candidate, name) for name in Candidate.__struct_fields__}
     chosen = {name: getattr(candidate, name) for name in POOLS_AND_DRAFTS}
     return {**row, **{name: None if choice is None else choice.describe() for name, choice in chosen.items()}}
-
-
-def _describe_prices(advice: DeploymentAdvice) -> str:
-    """Return whose prices the deployments have."""
-    return describe_prices(prices_of(advice))
 
 
 def _describe(candidate: Candidate, advice: DeploymentAdvice) -> str:

@@ -126,7 +126,6 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             raise BadValue(f"`--lora` must be an integer >= 1 (got {self.lora_rank!r})")
         if self.lora_modules and not self.lora_rank:
             raise BadValue("`--trainable adapters` needs the rank of the adapters: give `--lora RANK`, such as 16")
-
         if not 0 <= self.lora_dropout < 1:
             raise BadValue(f"`--trainable dropout` must be a probability from 0 to 1 (got {self.lora_dropout!r})")
         if self.lora_dropout and not self.lora_rank:

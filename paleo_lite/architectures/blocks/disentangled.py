@@ -172,13 +172,10 @@ def _position_terms(
     for term, contents in (("c2p", query), ("p2c", key)):
         if term in part.terms:
             score = _position_term(tape, name, contents, projected[term], distances, term)
-            total = tape.op(f"{name}.add", "add", score) if total is None else _add(tape, name, total, score)
+            terms = [score] if total is None else [total, score]
+            total = tape.op(f"{name}.add", "add", *terms)
     assert total is not None
     return total
-
-
-def _add(tape: Tape, name: str, left: Blob, right: Blob) -> Blob:
-    return tape.op(f"{name}.add", "add", left, right)
 
 
 def _position_term(tape: Tape, name: str, contents: Blob, rows: Blob, distances: Blob, term: str) -> Blob:
