@@ -49,6 +49,9 @@ def test_every_row_of_the_frameworks_is_asked_or_refused_with_a_reason() -> None
     steps = [row for row in asked if row.part == STEP]
     assert all(row.time_s is not None and row.phases["generation"] < row.time_s for row in steps)
     assert all(seconds >= 0 for row in asked for seconds in row.phases.values())
+    engines = {(row.version[:4], row.question.engine) for row in steps if row.framework == "verl"}
+    assert {engine for version, engine in engines if "0.3" in version} == {"vllm-0.7"}  # setup.py: vllm<=0.6.3
+    assert {engine for version, engine in engines if "0.7" in version} == {None}
     assert {row.question.attention for row in asked if "micro-step" in row.source} == {None, "flash3"}
 
 

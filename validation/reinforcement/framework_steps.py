@@ -175,6 +175,7 @@ def _step_row(row: dict[str, str]) -> RlMeasurement:
     question = _question(
         row,
         rollout_tensor=ASSUMED_ROLLOUT_TENSOR if row["rollout_tp"] == "?" else _number(row["rollout_tp"]),
+        engine=_engine_of(row),
         engine_settings={"eager": True} if _is_eager(row) else None,
     )
     resharded = re.search(r"reshard[ =]([\d.]+)", row["notes"])
@@ -195,6 +196,12 @@ def _is_eager(row: dict[str, str]) -> bool:
     return "enforce_eager" in row["notes"] + row["framework_version"] or (
         row["framework"] == "verl" and stated is not None
     )
+
+
+def _engine_of(row: dict[str, str]) -> str | None:
+    """Return the engine of a row, where it is older than those of today: verl until 0.3 needed vLLM 0.6.3 or older."""
+    is_old = row["framework"] == "verl" and re.match(r"~?0\.[0-3]\b", row["framework_version"]) is not None
+    return "vllm-0.7" if is_old else None
 
 
 def _trainer_row(row: dict[str, str]) -> RlMeasurement:
