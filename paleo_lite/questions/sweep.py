@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import check_arguments
+from ..counting import GENERATION_PHASES
 from ..errors import BadValue, SequenceTooLong
-from .compare import FULL_PRECISION, check_no_pipeline, usual_precision
+from .compare import FULL_PRECISION, check_no_pipeline, published_weights, usual_precision
 from .kind import QuestionKind, find_kind
 from .option import Options
 from .values import FIT
@@ -209,12 +210,19 @@ def _grid_of_predict(question: Any) -> Space | None:
     generates = "decode" in phases
     if (generates and lengths) or (contexts and phases != ["decode"]):
         return None  # an axis of a `Space` is the length in every phase
+    if GENERATION_PHASES.keys() & set(phases) and _are_published_in_formats(question):
+        return None  # a `Space` has weights in the precision
     fields = _fields_of_steps(question, "predict")
     if fields is None:
         return None
     if "training" in phases:
         fields["optimizer"] = _default_optimizer(question)
     return _make_space(**fields, phases=tuple(phases), sequence_lengths=tuple(lengths or contexts) or (None,))
+
+
+def _are_published_in_formats(question: Any) -> bool:
+    """Return whether an engine reads one of the networks in the format in which it is published."""
+    return any(published_weights(replace(question, network=name)) for name in _values(question, "network"))
 
 
 def _default_optimizer(question: Any) -> str:
