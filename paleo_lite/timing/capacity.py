@@ -22,7 +22,7 @@ from .memory import (
     usable_bytes,
 )
 from .models import TimeModel
-from .offload import peer_bandwidth_bytes_per_s
+from .offload import direct_bandwidth_bytes_per_s, peer_bandwidth_bytes_per_s
 from .optimizers import OPTIMIZERS, resident_optimizer
 from .predicting import predict
 from .prediction import Prediction
@@ -225,9 +225,10 @@ def _sharding_ratio(candidate: CandidateRemedy, prediction: Prediction) -> float
 
     Both have the same batch size per device. A ring exchanges 2 (n - 1) / n times the bytes of the gradients. In stage
     3 the parameters are gathered for the forward and for the backward pass instead of once. The backward pass hides
-    the exchange; in stage 3 the forward pass does, too.
+    the exchange; in stage 3 the forward pass does, too. None where devices meet over their host links, which do not
+    reach their data sheets when all of them exchange (`--workers 8 --strategy zero-3` predicts the step).
     """
-    bandwidth = peer_bandwidth_bytes_per_s(prediction.device)
+    bandwidth = direct_bandwidth_bytes_per_s(prediction.device)
     if bandwidth is None:
         return None
     workload = candidate.workload

@@ -200,6 +200,14 @@ def test_what_one_device_can_do_comes_before_several_devices() -> None:
     assert keys == sorted(keys)
 
 
+@pytest.mark.parametrize(("gpu", "is_timed"), [("a100-sxm-40gb", True), ("rtx4090", False)])
+def test_sharding_over_host_links_has_no_time(gpu: str, is_timed: bool) -> None:
+    """An A100 has NVLink; of an RTX 4090, eight devices share the PCIe links of their host."""
+    step = pl.train("qwen3-8b", gpu=gpu, sequence_length=1024, batch_size=1)
+    (remedy,) = [remedy for remedy in step.memory.remedies if remedy.name == "ZeRO stage 3 on 8 devices"]
+    assert (remedy.time_ratio is not None) == is_timed
+
+
 @pytest.mark.parametrize("phase", ["inference", "training"])
 @pytest.mark.parametrize("checkpointing", ["none", "sqrt", "all"])
 @pytest.mark.parametrize("name", ["alexnet", "resnet50", "densenet121", "vit_b_16"])
