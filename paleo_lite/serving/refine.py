@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from .candidates import RANKINGS, Candidate, Criteria, TooLarge
+from .candidates import RANKINGS, Candidate, Criteria, TooLarge, within
 from .requests import Demand
 from .slo import Objective
 from .splits import PoolEstimate, Split, estimate_limits
@@ -106,11 +106,13 @@ def _simulate_pair(
 
 
 def _is_too_slow(candidate: Candidate | TooLarge | None, criteria: Criteria) -> bool:
-    """Return whether a candidate misses an objective, not only the number of devices."""
+    """Return whether a candidate misses an objective, though not the number of devices.
+
+    What needs too many devices has to be tried at larger limits, however slow it is.
+    """
     if not isinstance(candidate, Candidate):
         return False
-    is_too_large = criteria.devices is not None and candidate.devices > criteria.devices
-    return len(candidate.missed) > is_too_large
+    return bool(candidate.missed) and within(candidate, criteria.devices) is candidate
 
 
 def _find_bracket(

@@ -106,7 +106,7 @@ def _try_limit(
         low_per_s = min(candidate.requests_per_s, slow.requests_per_s)
         candidate = msgspec.structs.replace(candidate, low_requests_per_s=low_per_s)
         candidate = with_replicas(candidate, rate_per_s / (1 - criteria.headroom))
-        if candidate.missed:
+        if candidate.missed and within(candidate, criteria.devices) is candidate:  # what is too large misses anyway
             candidate = _at_rate(candidate, prepared, demand, rate_per_s / candidate.replicas, objectives)
     return within(candidate, criteria.devices)
 

@@ -94,8 +94,10 @@ def test_limits_that_need_too_many_devices_are_below_those_that_are_looked_for()
     bracket = find([(32, few), (64, outside)])
     assert bracket is not None and bracket.limits[0] == 36 and bracket.value == pytest.approx(100 / 64)
     assert find([(32, few)]) is not None and find([(32, many)]) is None
-    too_many = msgspec.structs.replace(outside, replicas=9, missed=(*outside.missed, "9 devices instead of 8"))
-    assert find([(32, few), (64, too_many)]) is None
+    slow = msgspec.structs.replace(outside, replicas=9)  # of which at least 5 are needed at twice its limit
+    further = find([(32, few), (64, slow)])
+    assert further is not None and further.limits[0] == 72
+    assert find([(32, few), (64, msgspec.structs.replace(outside, replicas=17))]) is None
 
 
 def test_users_are_shared_among_replicas() -> None:
