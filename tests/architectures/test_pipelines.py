@@ -25,6 +25,7 @@ from paleo_lite.architectures.pipelines.sampling import (
     part_runs,
     read_part,
 )
+from paleo_lite.architectures.pipelines.tracing import divide_arguments
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue, TraceFailed
 from paleo_lite.files import shipped_folder
@@ -276,3 +277,11 @@ def test_pixart_traces_latents_of_an_eighth_of_the_picture() -> None:
     inputs = calls.inputs(None, {}, {"h": 32, "w": 48, "t": 120})
     assert calls.grid == 16 and inputs["hidden_states"] == (1, 4, 16 * 32 // 8, 16 * 48 // 8)
     assert inputs["encoder_hidden_states"] == (1, 120, 4096)  # the width of T5-XXL
+
+
+def test_further_arguments_by_position_follow_the_first_named_one():
+    # A denoiser is called as forward(hidden_states, timestep, encoder_hidden_states=...).
+    given = {"hidden_states": "x", "encoder_hidden_states": "text", "": ["step"]}
+    assert divide_arguments(given) == (["x", "step"], {"encoder_hidden_states": "text"})
+    assert divide_arguments({"sample": "x"}) == ([], {"sample": "x"})
+    assert "" in given
