@@ -248,7 +248,7 @@ class WeightOptions(Options):
         group=NETWORK_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
         spellings=("--weights", "--quantization"),
         help="Format in which matrices are stored at inference, such as fp8, int4 or nvfp4. [default: the published "
-        "format, otherwise the precision]",
+        "format, or --precision where it is given]",
     )  # fmt: skip
     kv_cache: str | None = option(
         group=ENGINE_GROUP, is_common=True, type=CACHE_FORMATS, metavar="FORMAT",

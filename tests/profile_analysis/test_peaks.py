@@ -184,3 +184,12 @@ def test_profiles_with_one_peak_share_it(tmp_path, kernels, precision) -> None:
     found = pl.efficiency(paths, gpu="a100-sxm-80gb")
     assert found.peak.per_s == find_device("a100-sxm-80gb").find_peak(precision).per_s
     assert {row["peak_flops_per_s"] for row in found.rows} == {found.to_dict()["peak_flops_per_s"]}
+
+
+def test_a_trace_without_shapes_says_what_records_them(tmp_path) -> None:
+    path = trace(tmp_path, "ampere_bf16_s16816gemm", ["c10::BFloat16"] * 2)
+    path.write_text(path.read_text().replace('"Input Dims"', '"Other"'))
+    (row,) = pl.efficiency(path, gpu="a100-sxm-80gb").rows
+    assert row["flops_per_s"] is None
+    (note,) = [note for note in row["notes"] if "record_shapes=True" in note]
+    assert note.startswith("FLOPs are counted from shapes")
