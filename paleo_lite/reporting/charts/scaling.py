@@ -38,11 +38,14 @@ def scale_chart(table: ScaleTable) -> Any:
         f"batch {table.batch_size} {per}",
         f"{table.topology}; {table.model}",
     ]
-    if len(table.rows) > 1 and len({row.workers for row in table.rows}) == 1:
+    if len({row.workers for row in table.rows}) == 1:
         first = table.rows[0]
-        return advice_chart(
-            table.rows, f"Best: {_row_name(first)}, {format_si(first.time_s, 's', 3)} per step", subtitle
-        )
+        title = f"{_row_name(first)}, {format_si(first.time_s, 's', 3)} per step"
+        if len(table.rows) > 1:
+            title = f"Best: {title}"
+        elif first.fits is False:
+            title = f"Does not fit into memory: {title}"
+        return advice_chart(table.rows, title, subtitle)
     too_large = [str(row.workers) for row in table.rows if row.fits is False]
     if too_large:
         subtitle.append(f"does not fit into memory: {', '.join(too_large)} workers")
@@ -56,7 +59,7 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] =
     shortest = min((row.time_s for row in rows), default=0.0)
     furthest = min(longest, _MAX_BAR_RATIO * shortest)
     factor, unit = time_unit(furthest)
-    names = [f"{rank}. {_row_name(row)}" for rank, row in enumerate(rows, 1)]
+    names = [f"{rank}. {_row_name(row)}" if len(rows) > 1 else _row_name(row) for rank, row in enumerate(rows, 1)]
     parts = [
         {
             "strategy": name,
@@ -105,8 +108,13 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] =
         x=alt.X("end:Q", title=axis_title), text=alt.Text("label:N")
     )
     lines = [*subtitle, f"{format_plural(rows[0].workers, 'worker')}; overlapped communication is not drawn"]
-    ranked = "order: strategies that fit into memory, then by time; within 2%, simpler ones first"
-    lines.append(f"{ranked}; lines: 90% intervals" if any(row.interval for row in rows) else ranked)
+    legend = []
+    if len(rows) > 1:
+        legend.append("order: strategies that fit into memory, then by time; within 2%, simpler ones first")
+    if any(row.interval for row in rows):
+        legend.append("lines: 90% intervals")
+    if legend:
+        lines.append("; ".join(legend))
     chart = alt.layer(bars, spread.transform_filter("isValid(datum.low)"), unfit)
     return chart.properties(width=560, height=alt.Step(24), title=alt.Title(title, subtitle=lines))
 

@@ -123,7 +123,10 @@ def test_no_rows_and_one_row():
     with pytest.raises(BadValue, match="nothing to draw"):
         scaling_chart([])
     one = scaling("alexnet", gpu="k80-die", link="ethernet20", workers="1")
-    assert render(scale_chart(one), ".svg")
+    chart = scale_chart(one)
+    assert render(chart, ".svg")
+    (step_s,) = {row["time"] / 1e3 for row in data(chart, "label")}
+    assert step_s == pytest.approx(one.rows[0].time_s) and title(chart).endswith(" per step")
 
 
 FRONT = [
@@ -283,6 +286,8 @@ def test_a_scaling_chart_says_which_rows_do_not_fit():
     chart = scale_chart(table)
     assert "does not fit into memory: 1, 2 workers" in subtitle(chart)
     assert title(chart).startswith("Does not fit into memory")
+    alone = scaling("llama-3-8b", platform="dgx-h100", workers="1", precision="bf16", batch_size=32)
+    assert title(scale_chart(alone)).startswith("Does not fit into memory")
     question = {"precision": "bf16", "batch_size": 16, "scaling": "strong"}
     some = scaling("llama-3-8b", platform="dgx-h100", workers="2,8", **question)
     assert [row.fits for row in some.rows] == [False, True]
