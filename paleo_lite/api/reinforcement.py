@@ -349,7 +349,7 @@ def roll_out_samples(
         )
     except DoesNotFit as error:
         reason = str(error).partition("; use a larger")[0]
-        reason = reason.replace("`--memory-fraction`", "`--engine-settings memory-fraction`")
+        reason = reason.replace("--memory-fraction", "--engine-settings memory-fraction")
         raise DoesNotFit(
             f"rollouts do not fit with `--rollout-tensor {question.rollout_tensor}`, give a larger one or a narrower "
             f"`--rollout-precision`: {reason}"

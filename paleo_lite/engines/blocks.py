@@ -307,9 +307,10 @@ class _KernelGrouping:
         window = layer.attributes.get("window")
         if window is None and self.phase_rows == "decoding":
             window = self._selected_keys(key)
+        chunk = layer.attributes.get("attention_chunk")
         return AttentionKernel(
-            "attention", query[1], key[1], key[-1], value_size, window, layer.attributes.get("chunk"), is_latent,
-            self.phase_rows, has_sinks=bool(layer.weights), keeps=self._kept_tokens(layer),
+            "attention", query[1], key[1], key[-1], value_size, window, chunk, is_latent, self.phase_rows,
+            has_sinks=bool(layer.weights), keeps=self._kept_tokens(layer),
         )  # fmt: skip
 
     def _kept_tokens(self, attention: Layer) -> Literal["window", "all", "none"]:

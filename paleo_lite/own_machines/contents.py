@@ -213,7 +213,7 @@ def read_contents(
         sizes.append(cache_size * key[1] * (key[-1] + value))
         flops.append(2.0 * query[1] * (key[-1] + (value or key[-1])))
     # The kernels pass over all tokens of the cache, which keeps a whole chunk (llama.cpp, llama_kv_cache_iswa).
-    windows = tuple(layer.attributes.get("window", layer.attributes.get("chunk")) for layer in attended)
+    windows = tuple(layer.attributes.get("window", layer.attributes.get("attention_chunk")) for layer in attended)
     vocabulary = next((layer.weights[0][0] for layer in layers if is_embedding(layer) and layer.weights), 0)
     return Contents(
         network.name, weights, cache, network.blocks, _launches(layers), vocabulary, tuple(pieces), tuple(sizes),

@@ -191,7 +191,7 @@ def layer_slowdowns(shares: KernelShares, layer: Layer) -> tuple[float, float]:
     """
     ratio = REFERENCE_HEAD / layer.inputs[0][-1]
     narrow: float = ratio ** (shares.narrow_exponent if ratio > 1 else shares.wide_exponent)
-    window = layer.attributes.get("window", layer.attributes.get("chunk"))
+    window = layer.attributes.get("window", layer.attributes.get("attention_chunk"))
     if window is None or shares.skips_masked:
         return narrow, narrow
     causal_keys = layer.inputs[1][-2] / 2

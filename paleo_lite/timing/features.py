@@ -245,7 +245,7 @@ def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> t
     padding = padded_rows / rows * (padded_columns / columns * (padded_inner / inner))
     if work_class == "conv_direct":
         padding = np.minimum(padding, fft_work_ratio(layer, batch_size))
-    has_mask = not layer.attributes.keys().isdisjoint(("causal", "window", "chunk"))
+    has_mask = not layer.attributes.keys().isdisjoint(("causal", "window", "attention_chunk"))
     if has_mask:
         padding = padding * computed_score_fraction(layer)
     if gemm.columns == gemm.groups == 1:

@@ -707,7 +707,7 @@ def test_llama_4_attends_within_chunks_in_three_of_four_layers():
         found = read_config(json.dumps(config).encode(), "c.json", None, SequenceOptions(TOKENS, phase="prefill"))
         attention = [layer.attributes for layer in found.layers if layer.kind == "attention"]
         assert not any("window" in attributes for attributes in attention)
-        return [attributes.get("chunk") for attributes in attention]
+        return [attributes.get("attention_chunk") for attributes in attention]
 
     assert chunks_of(TOKENS - 2) == [TOKENS - 2] * 3 + [None]
     assert chunks_of(TOKENS) == [None] * 4

@@ -119,8 +119,7 @@ def test_shared_options_are_written_once():
         for name in re.findall(r'@click\.option\(\s*"(--[\w-]+)"', text)
         if name in declared | shared
     }
-    # Rankings of rows, rows of a table, and the file of a validation.
-    assert len(declared) > 150 and again == {("best", "--by"), ("best", "--top"), ("layers", "--top")}
+    assert len(declared) > 150 and again == {("layers", "--top")}  # rows of a table
 
 
 def test_every_option_has_help():

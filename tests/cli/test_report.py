@@ -41,7 +41,7 @@ REFUSED = {
     "unknown device": (["alexnet", "--gpu", "k41m"], 2, "did you mean k40m"),
     "unknown precision of the device": (["alexnet", "--precision", "fp8"], 2, "has no fp8 peak"),
     "serving an image network": (["serve", "alexnet", "--rate", "5"], 2, "`serve` needs a language model"),
-    "workers alone": (["train", "alexnet", "--workers", "8"], 2, "several workers need a link: give `--link"),
+    "workers alone": (["train", "alexnet", "--workers", "8"], 2, "several workers need a link"),
     "no such profile": (["efficiency", "nowhere.parquet"], 1, "nowhere.parquet"),
     "fitting a batch on several": (
         ["train", "alexnet", "--batch-size", "fit", "--workers", "2"],

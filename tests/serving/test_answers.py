@@ -332,7 +332,7 @@ def test_long_requests_on_ranks_of_their_own(
     """Llama 4 Maverick in TensorRT-LLM's performance overview of 1.2: output tokens per second and GPU."""
     served = pl.serve(
         "llama-4-maverick", gpu=gpu, tensor=devices, expert_parallel=devices, attention_data_parallel=devices,
-        precision=precision, kv_cache="fp8", engine="tensorrt-llm", rate="inf", num_requests=500,
+        precision=precision, kv_cache="fp8", engine="tensorrt-llm", rate="inf", num_requests=1500,
         input_tokens=prompt_tokens, output_tokens=answer_tokens,
     )  # fmt: skip
     figure = served.figures["output_tokens_per_s_per_gpu"]

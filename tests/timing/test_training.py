@@ -27,7 +27,7 @@ from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, predict
 from paleo_lite.timing.capacity import fit_memory, predict_with_memory
 from paleo_lite.timing.memory import peak_memory
-from paleo_lite.timing.offload import peer_bandwidth_bytes_per_s
+from paleo_lite.timing.offload import direct_bandwidth_bytes_per_s
 from paleo_lite.timing.training import takes_tensor_cores
 from paleo_lite.timing.training_options import TrainingOptions
 
@@ -262,11 +262,11 @@ def test_sharded_state_exchanges_what_a_ring_of_eight_does(length: int, is_hidde
     """
     network = find_network("llama-3-8b", options=SequenceOptions(length, phase="training"))
     workload = Workload(network, "fp16", phase="training", training=TrainingOptions("sgd"))
-    device, model = find_device("t4"), RooflineModel()
+    device, model = find_device("v100-sxm2"), RooflineModel()
     prediction = predict(workload, Machine(device), model)
     fit = fit_memory(workload, Machine(device), model, prediction)
     remedies = {remedy.name: remedy.time_ratio for remedy in fit.remedies}
-    bandwidth = peer_bandwidth_bytes_per_s(device)
+    bandwidth = direct_bandwidth_bytes_per_s(device)
     assert bandwidth is not None
     of_pass_s = {name: prediction.terms.seconds_of(name).sum() for name in prediction.terms.passes}
     backward_s = of_pass_s["backward_data"] + of_pass_s["backward_weight"]

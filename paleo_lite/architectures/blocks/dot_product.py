@@ -76,7 +76,7 @@ def _add_fused(tape: Tape, name: str, query: Blob, key: Blob, value: Blob, score
     if scores.window is not None and scores.window < tape.lengths.keys:
         attributes["window"] = scores.window
     if scores.chunk is not None and scores.chunk < tape.lengths.keys:
-        attributes["chunk"] = scores.chunk
+        attributes["attention_chunk"] = scores.chunk
     if tape.options.context_parallel > 1:
         attributes["ring"] = tape.options.context_parallel
     operands = [query, key, value]

@@ -317,11 +317,11 @@ def computed_score_fraction(layer: Layer) -> float:
     """
     ring = layer.attributes.get("ring", 1)
     queries, keys = layer.inputs[0][-2] * ring, layer.inputs[1][-2] * ring
-    is_masked = layer.attributes.get("causal") or not layer.attributes.keys().isdisjoint(("window", "chunk"))
+    is_masked = layer.attributes.get("causal") or not layer.attributes.keys().isdisjoint(("window", "attention_chunk"))
     if not is_masked or queries < 2:
         return 1.0
-    if "chunk" in layer.attributes:
-        chunk = layer.attributes["chunk"]
+    if "attention_chunk" in layer.attributes:
+        chunk = layer.attributes["attention_chunk"]
         pairs = pairs_in_chunks(keys, chunk) - pairs_in_chunks(keys - queries, chunk)
         return float(min(pairs / (queries * keys), 1.0))
     window = layer.attributes.get("window", keys)
