@@ -142,7 +142,7 @@ def test_macs_equal_torch() -> None:
     ("queries", "keys", "limits", "ring"),
     [
         (4, 4, {}, 1), (3, 7, {}, 1), (8, 8, {"window": 3}, 1), (4, 9, {"window": 2}, 1), (4, 4, {}, 2),
-        (8, 8, {"chunk": 3}, 1), (4, 9, {"chunk": 5}, 1),
+        (8, 8, {"attention_chunk": 3}, 1), (4, 9, {"attention_chunk": 5}, 1),
     ],
 )  # fmt: skip
 def test_scores_of_a_fused_kernel_are_those_that_the_mask_shows(
@@ -157,8 +157,8 @@ def test_scores_of_a_fused_kernel_are_those_that_the_mask_shows(
     for query in range(queries):
         last_key = keys - queries + query
         first_key = max(last_key - limits.get("window", keys) + 1, 0)
-        if "chunk" in limits:
-            first_key = last_key - last_key % limits["chunk"]
+        if "attention_chunk" in limits:
+            first_key = last_key - last_key % limits["attention_chunk"]
         shown += last_key - first_key + 1
     assert computed_score_fraction(layer) == pytest.approx(shown / (queries * keys))
 
