@@ -46,7 +46,8 @@ def predict_pass(question: Question) -> Prediction:
         prediction = _predict_denoiser(pipeline, question)
     else:
         raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
-    notes = (*prediction.notes, *range_notes(prediction, prediction.device))
+    ranges = range_notes(prediction, prediction.device, workloads=[prediction.workload])
+    notes = (*prediction.notes, *ranges)
     prediction = structs.replace(prediction, facility=question.facility, notes=notes)
     return prediction if question.amount is None else _with_budget(prediction, question.amount)
 

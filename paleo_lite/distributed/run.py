@@ -263,7 +263,7 @@ def _make_table(
     if job.model.is_forecast and not any(note.startswith(FASTER_THAN_BOUND) for note in notes):
         notes += _notes_below_bound(advice.rows)
     if job.model.is_forecast and advice.rows:
-        notes += range_notes(advice.rows[-1], device, notes)
+        notes += range_notes(advice.rows[-1], device, notes, [job.workload])
     of_all_rows = {"facility": request.facility, "is_forecast": job.model.is_forecast}
     return ScaleTable(
         network=job.workload.network.name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from ..counting import GENERATION_PHASES
@@ -187,19 +187,21 @@ LEAST_BELOW_BOUND = 0.99
 all layers, and the arithmetic of some of them takes a little longer than theirs."""
 
 
-def range_notes(answer: RangedAnswer, device: Device, said: Iterable[str] = ()) -> list[str]:
+def range_notes(
+    answer: RangedAnswer, device: Device, said: Iterable[str] = (), workloads: Sequence[Workload] = ()
+) -> list[str]:
     """Return notes on an interval of the time that begins below the bound, and one of the power above the limit.
 
     Intervals do not begin below what the memory needs at its bandwidth, and of bounds of arithmetic there is a note
     where they begin below what the highest clock allows. Published times do, too: FLUX.1-dev, compiled, takes an L20
     20.24 s for 28 steps (https://github.com/xlite-dev/flux-faster), and its data sheet 20.54 s. `said` are notes beside
-    those of the answer.
+    those of the answer, `workloads` the networks that it times.
     """
     notes = []
     interval, bound_s, power_w = answer.interval, answer.bound_s, answer.power_interval_w
     is_said = any(note.startswith(FASTER_THAN_BOUND) for note in (*answer.notes, *said))
     if interval is not None and bound_s is not None and not is_said:
-        notes += _notes_below_bound(answer.time_s, interval[0], bound_s, device, _why_below_bound(answer))
+        notes += _notes_below_bound(answer.time_s, interval[0], bound_s, device, _why_below_bound(workloads))
     highest_w = partners_limit_w(device)
     if power_w is not None and highest_w is not None and round(power_w[1]) > round(device.power_w or 0):
         notes.append(
@@ -217,14 +219,12 @@ def _notes_below_bound(time_s: float, low_s: float, bound_s: float, device: Devi
     return [f"{subject} below the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: {reason}"]
 
 
-def _why_below_bound(answer: RangedAnswer) -> str:
-    """Return why the time of an answer may be below its bound."""
-    reason = "devices may clock higher, as an L20 with FLUX.1-dev was measured"
-    if not isinstance(answer, Prediction):
-        return reason
-    if answer.launched is not None and "experts" in answer.kinds:
+def _why_below_bound(workloads: Sequence[Workload]) -> str:
+    """Return why the time of some networks may be below its bound."""
+    if any(workload.engine is not None and workload.has_experts for workload in workloads):
         return "tokens of real text may choose fewer experts than the random ones of the bound"
-    if any(is_convolution(layer) for layer in answer.workload.layers):
+    reason = "devices may clock higher, as an L20 with FLUX.1-dev was measured"
+    if any(is_convolution(layer) for workload in workloads for layer in workload.layers):
         reason += ", and convolutions may multiply less"
     return reason
 

@@ -51,7 +51,8 @@ def predict_pipeline(
     notes = _notes(run, parts, machine.device)
     model = next(part.prediction.model for part in parts if part.part.role == "denoiser")
     prediction = PipelinePrediction(run, machine, model, tuple(parts), memory, notes)
-    return msgspec.structs.replace(prediction, notes=(*notes, *range_notes(prediction, machine.device)))
+    ranges = range_notes(prediction, machine.device, workloads=[part.prediction.workload for part in parts])
+    return msgspec.structs.replace(prediction, notes=(*notes, *ranges))
 
 
 def _notes(run: PipelineRun, parts: Sequence[PartPrediction], device: Device) -> tuple[str, ...]:

@@ -74,6 +74,13 @@ def test_an_interval_below_the_bound_has_a_reason_of_the_network(network: str, a
     assert re.search(f"not a strict bound: {reason}", note)
 
 
+def test_several_devices_have_the_reason_of_their_network() -> None:
+    """A step of VGG-16 on two K80 dies is by far convolutions."""
+    table = pl.train("vgg16", gpu="k80-die", workers=2, link="pcie3-x16", batch_size=64)
+    (note,) = [note for note in table.notes if "not a strict bound" in note]
+    assert note.endswith("and convolutions may multiply less")
+
+
 @pytest.mark.parametrize(("gpu", "limit", "is_sold_higher"), [("rtx4090", None, True), ("rtx4090", 450, False),
                                                               ("h100-sxm", None, False)])  # fmt: skip
 def test_cards_of_makers_may_draw_more_than_the_data_sheet(gpu: str, limit: float | None, is_sold_higher: bool) -> None:
