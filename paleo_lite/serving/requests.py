@@ -403,7 +403,7 @@ class Demand(msgspec.Struct, frozen=True):
                     "`--requests` gives the traffic: leave `--rate`, `--concurrency` and `--num-requests` out"
                 )
             traffic = read_trace(self.trace)
-            return traffic, f"{len(traffic):,} requests of {self.trace.name}"
+            return traffic, f"{format_plural(len(traffic), 'request')} of {self.trace.name}"
         traffic = generate_traffic(
             self.inputs,
             self.outputs,
@@ -450,4 +450,4 @@ def _describe_lengths(traffic: Traffic) -> str:
     """Return the mean lengths as text, without the first answers of a closed loop, which begins in their middle."""
     mean_input = float(traffic.input_tokens[traffic.counted].mean())
     mean_output = float(traffic.output_tokens[traffic.counted].mean())
-    return f"{mean_input:,.0f} input and {mean_output:,.0f} output tokens"
+    return f"{mean_input:,.0f} input and {format_plural(round(mean_output), 'output token')}"
