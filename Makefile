@@ -1,5 +1,5 @@
 # make predict: install the package and print a prediction.   make test: install all test dependencies and run all tests.
-# make quick: run the fast tests, which take a minute, after each change.
+# make quick: run the fast tests after each change.   make thorough: run the tests that make test leaves out.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,11 +33,11 @@ $(STAMPS)/compiled: | $(STAMPS)/test
 	@for module in $(COMPILED); do $(BIN)/python -c "import $$module" 2> /dev/null || true; done
 	touch $@
 
-# Fast tests to run after each change: a minute on two cores.
+# Fast tests to run after each change: about four minutes on two cores.
 quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow and not needs_data and not thorough"
 
-# Compare every network with every other counter; `make test` compares one network of each family.
+# Siblings of what `make test` tests, and long tests that confirm it: for example, every network against every counter.
 thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
 

@@ -6,7 +6,7 @@ import gc
 import os
 import shutil
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache, lru_cache
 
 import pytest
@@ -137,7 +137,20 @@ def group_of(path, root):
     return next((group for line, group in IMPORTED_ONCE.items() if line in text), str(path.relative_to(root)))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def leave_siblings_to_thorough(items):
+    """Mark all but N evenly spread cases of a test marked ``spread(N)`` as ``thorough``."""
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("spread") is not None and item.get_closest_marker("thorough") is None:
+            cases[item.path, item.originalname].append(item)
+    for siblings in cases.values():
+        (tested,) = siblings[0].get_closest_marker("spread").args
+        for at, item in enumerate(siblings):
+            if at * tested // len(siblings) == (at - 1) * tested // len(siblings):
+                item.add_marker(pytest.mark.thorough)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, and pytest the marks
 def pytest_collection_modifyitems(items):
     """What takes long begins first, and before it what waits for a browser.
 
@@ -146,6 +159,7 @@ def pytest_collection_modifyitems(items):
     Those that read published measurements are skipped where there are none.
     """
     why_absent = measured.why_absent()
+    leave_siblings_to_thorough(items)
     for item in items:
         if why_absent and item.get_closest_marker("needs_data") is not None:
             item.add_marker(pytest.mark.skip(reason=why_absent))

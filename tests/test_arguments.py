@@ -94,6 +94,7 @@ STRANGE: dict[str, Any] = {
 SLOW_ARGUMENTS = {"image_size"}
 
 
+@pytest.mark.spread(60)
 @pytest.mark.parametrize(
     ("function", "argument"),
     [

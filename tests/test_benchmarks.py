@@ -77,6 +77,7 @@ def test_serving_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     check_tables(serving_speed.measure(1), 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_log_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reading, "LOG_BYTES", 100_000)
@@ -127,12 +128,14 @@ def test_trace_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     check_tables(trace_speed.measure(1), 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_start, "PEERS", {})
     check_tables(cold_start.measure(1), 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.needs_data
 def test_chrome_trace(monkeypatch: pytest.MonkeyPatch) -> None:

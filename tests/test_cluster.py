@@ -57,6 +57,7 @@ def test_as_in_this_process(cluster, folder):
     assert [row["nodes"] for row in there.rows] == list(range(12))
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_killed_loses_no_file_and_counts_none_twice(cluster, folder, tmp_path):
     def slow(path):  # travels by value, as the test's module is not there on the workers
         import os
@@ -95,6 +96,7 @@ def test_without_dask(folder, monkeypatch):
         list(run_tasks(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))
 
 
+@pytest.mark.thorough
 def test_a_real_worker_without_the_package_is_one_sentence(tmp_path):
     """A package of this name that cannot be imported stands for none; the command has a limit, as Dask would wait."""
     distributed = pytest.importorskip("distributed")

@@ -137,6 +137,7 @@ def test_messages_advise_options_that_their_commands_have():
     assert named > 500 and wrong == []
 
 
+@pytest.mark.thorough
 def test_refused_questions_keep_nothing():
     """No cache grows with names, sizes or links that nobody has, and no traceback keeps what it has seen."""
 

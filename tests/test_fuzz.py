@@ -31,6 +31,7 @@ def known():
     return fuzz.samples()
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_earlier_findings_stay_fixed(path, known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -50,6 +51,7 @@ def test_some_fuzzed_commands(known, tmp_path, monkeypatch):
         assert fuzz.wrong_with(words) is None, f"{words}: python tests/fuzz.py --from {number} --seconds 5"
 
 
+@pytest.mark.thorough
 def test_a_sample_is_right_before_it_is_changed(known, tmp_path, monkeypatch):
     """Samples must be valid: mutations of an invalid file would test nothing."""
     from click.testing import CliRunner
@@ -69,6 +71,7 @@ def test_a_sample_is_right_before_it_is_changed(known, tmp_path, monkeypatch):
         assert len(refused) < len(sample.commands), (sample.name, refused)
 
 
+@pytest.mark.thorough
 def test_guided_inputs_are_the_same_for_the_same_seed_and_are_answered(known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     target = fuzz_guided.Target(known, tmp_path)

@@ -40,6 +40,7 @@ def test_sizes_of_mixtures_of_unsloth() -> None:
         assert gib_of(network, [weights]) == pytest.approx({weights: size_gib}, rel=0.035)
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize(
     ("network", "name", "gib"),
     [

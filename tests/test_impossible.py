@@ -318,34 +318,40 @@ MANY = 3
 """Questions per test and seed."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_adapters_are_never_slower_than_training_all_parameters(seed: int) -> None:
     assert impossible(adapters_are_slower, seed, 2) == []
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", _BYTES)
 def test_narrower_weights_never_need_more_bytes_or_memory(seed: int, kind: str) -> None:
     assert impossible(partial(narrower_weights_need_more, kind), seed, MANY) == []
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lower_power_limit_is_never_faster(seed: int, kind: str) -> None:
     assert impossible(partial(lower_power_limits_are_faster, kind), seed, MANY) == []
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["train", "serve", "diffusion"])
 def test_more_devices_are_never_slower_without_a_reason(seed: int, kind: str) -> None:
     assert impossible(partial(more_devices_are_slower, kind), seed, MANY) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_faster_link_is_never_slower(seed: int) -> None:
     assert impossible(faster_links_are_slower, seed, MANY) == []
 
 
+@pytest.mark.thorough
 def test_a_link_that_nobody_measured_has_latencies_as_others() -> None:
     """InfiniBand's data sheet states no latency, and 50 of the 450 GB/s of eight H100."""
     asked: dict[str, Any] = {
@@ -354,6 +360,7 @@ def test_a_link_that_nobody_measured_has_latencies_as_others() -> None:
     assert _asked("serve", **asked).time_s < _asked("serve", **asked, link="infiniband-ndr").time_s
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forecast_is_never_below_its_bound_without_a_note(seed: int, kind: str) -> None:
@@ -385,6 +392,7 @@ def test_a_lower_power_limit_is_never_faster_in_steps_that_wait_for_the_host() -
     assert _asked("train", **asked, power_limit=435.3).time_s >= _asked("train", **asked).time_s
 
 
+@pytest.mark.thorough
 def test_a_larger_tensor_group_that_is_slower_says_why() -> None:
     asked: dict[str, Any] = {
         "network": "gemma-3-1b", "gpu": "rtx4090", "rate": 8, "arrivals": "fixed", "output_tokens": 64,

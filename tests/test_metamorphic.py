@@ -80,6 +80,7 @@ def test_parts_add_up(seed: int) -> None:
             assert sum(parts[1:10]) == answer["memory"]["total_bytes"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_forecast_is_inside_its_intervals_and_above_its_bound(seed: int) -> None:
     for found in drawn(seed, execution=None):
@@ -132,6 +133,7 @@ def test_a_faster_device_is_never_slower(seed: int, what: str) -> None:
         assert faster.time_s <= found.time_s * (1 + 1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_passes_match_other_phases_except_for_waiting(seed: int) -> None:
     """The update's launches add to the host's time; passes that do not wait for the host are equal.
@@ -216,6 +218,7 @@ MACHINES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_of_many_devices(seed: int) -> None:
     choose, many = random.Random(seed), 4

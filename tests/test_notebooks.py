@@ -156,6 +156,7 @@ def test_without_data_it_says_so_and_goes_on(name, execute, tmp_path_factory):
         assert "15,516,752,872" in found
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.needs_data
 def test_gpu_efficiency(on_data):
@@ -201,6 +202,7 @@ def test_gemm_and_profilers(on_data):
     assert f"of {28 * 32 * 4 * 1.582e9 / 1e12:.2f} TB/s" in found
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_feeding_the_gpu(execute, tmp_path_factory):
     found = text_of(execute("feeding_the_gpu", tmp_path_factory.getbasetemp() / "no-data"))

@@ -72,6 +72,7 @@ LARGEST = 12_000
 """Bytes of a file that is held against its schema in an ordinary run, which takes a second for each megabyte."""
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("where", published().FILES)
 @pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_shipped_files_are_valid(where: str, large: bool) -> None:

@@ -125,6 +125,7 @@ def test_text_generation_says_what_no_evidence_is_of(slow_server: EvidenceCalibr
         pl.predict("llama-3.1-8b", gpu="k80", phase="decode", calibration=slow_server)
 
 
+@pytest.mark.thorough
 def test_other_devices_of_a_report_have_the_evidence(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
     path = tmp_path / "server.toml"
     write_calibration(slow_server, path)
@@ -135,6 +136,7 @@ def test_other_devices_of_a_report_have_the_evidence(slow_server: EvidenceCalibr
     assert tried[on_l40s.device.name].time_s == pytest.approx(on_l40s.time_s)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_alternatives")
 def test_a_report_names_the_evidence(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
     path = tmp_path / "server.toml"
@@ -165,6 +167,7 @@ def test_rollouts_and_the_trainer_learn_from_their_own_rows(slow_server: Evidenc
         pl.rl("llama-3.1-8b", calibration=local_rows(), **asked)
 
 
+@pytest.mark.thorough
 def test_collectives_calibrate_the_links_of_training_and_serving(tmp_path: Path) -> None:
     rows = "\n".join(
         f"  {size}  {size // 4}  float  sum  -1  {time_us}  0.1  0.1  0  {time_us}  0.1  0.1  0"

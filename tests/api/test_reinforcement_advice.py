@@ -22,6 +22,7 @@ def ask(**changes: Any) -> Any:
     return pl.rl(**{**SMALL, **changes})
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_advice_ranks_turns_and_devices_apart() -> None:
     answer = ask(advise=True)
@@ -34,6 +35,7 @@ def test_advice_ranks_turns_and_devices_apart() -> None:
     assert again.time_s == pytest.approx(best.time_s, rel=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_advice_divides_mixtures_among_experts() -> None:
     answer = ask(network="olmoe-1b-7b", framework="nemo-rl", advise=True)

@@ -229,6 +229,7 @@ def test_each_run_of_an_aggregated_file_is_asked_with_its_own_configuration(tmp_
     assert reported == [(0, 3), (1, 3), (2, 3)]
 
 
+@pytest.mark.thorough
 def test_long_files_are_compared_in_evenly_spread_rows(tmp_path: Path) -> None:
     """Of a table of 100 networks 60 are looked at, of which one is shipped."""
     runs = [aggregated(hw="h200", framework="vllm", tp=1, model=f"unknown-{number}") for number in range(99)]

@@ -63,6 +63,7 @@ def test_the_same_cluster_moves_towards_what_was_measured(calibration: EvidenceC
     assert "moved by 1 measured figure" in moved.model
 
 
+@pytest.mark.thorough
 def test_another_device_moves_by_what_is_common(calibration: EvidenceCalibration) -> None:
     options: dict[str, Any] = {"platform": "dgx-b200", "workers": 8, "tensor": 2, "precision": "bf16"}
     shipped: Any = pl.train("qwen3-8b", **options)
@@ -181,6 +182,7 @@ def test_one_device_recomputes_parts_of_blocks() -> None:
     assert one.time_s == pytest.approx(group.answering_row.time_s)  # type: ignore[union-attr]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -90,6 +90,7 @@ def columns(network, batch_size=1):
     }
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("name", CREATED_WITH_BATCH_SIZE)
 def test_a_batch_follows_from_one_sample(name):
     module, shape = CREATED_WITH_BATCH_SIZE[name]

@@ -141,6 +141,7 @@ def test_descriptor_files(tmp_path):
         find_network(str(tmp_path / "absent.json"))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("absent", [["torch", "torchvision"], ["torchvision"]])
 def test_missing_torch_is_reported(absent, tmp_path):

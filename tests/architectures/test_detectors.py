@@ -18,6 +18,7 @@ def detector(name, **options):
     return build_module(lambda: make(weights=None, weights_backbone=None, **options)).eval()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("name", "options", "proposals"),
     [
@@ -52,6 +53,7 @@ def test_two_stage_detectors_with_the_most_boxes(name, options, proposals):
     assert any(note.startswith(f"counted for {proposals:,} proposals") for note in counts.notes)
 
 
+@pytest.mark.thorough
 def test_given_proposals_equal_a_configured_module():
     inputs = ["3x320x320", "proposals=50"]
     given = pl.layers(detector("fasterrcnn_mobilenet_v3_large_320_fpn"), inputs=inputs, convention="macs")

@@ -206,12 +206,14 @@ TRACED = [
 ]  # fmt: skip
 
 
+@pytest.mark.spread(16)
 @pytest.mark.slow
 @pytest.mark.parametrize(("model_type", "class_name"), TRACED)
 def test_an_encoder_equals_the_traced_module(model_type, class_name):
     assert_equal(network(model_type, class_name), traced(model_type, class_name))
 
 
+@pytest.mark.spread(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("model_type", "class_name", "changes"), VARIANTS)
 def test_other_values_of_a_config_equal_the_traced_module(model_type, class_name, changes):
@@ -223,6 +225,7 @@ UNFUSED = ["BertModel", "BertLMHeadModel", "DistilBertModel", "ModernBertModel",
            "WhisperModel", "T5Model"]  # fmt: skip
 
 
+@pytest.mark.spread(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("class_name", UNFUSED)
 def test_attention_in_separate_kernels_equals_the_traced_module(class_name):
@@ -247,6 +250,7 @@ def written_in_place(found):
     return left
 
 
+@pytest.mark.spread(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("model_type", ["bart", "m2m_100", "whisper", "t5", "mt5"])

@@ -645,6 +645,7 @@ TRACED_ANEW = {
 """Of each kind of attention, of experts and of recurrence one; `make thorough` traces all that are stored."""
 
 
+@pytest.mark.spread(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "phase"),

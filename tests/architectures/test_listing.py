@@ -53,6 +53,7 @@ def family_of(name):
     return found[1] if found else re.split(r"[^a-z]", name)[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_shipped_rows_are_those_that_counting_gives():
     """The digests of all, and the figures of the smallest network of each family and of every eighth pipeline."""
@@ -159,6 +160,7 @@ def _decode_parameters(network):
     return total, network.active_parameters - embeddings + attention + joined + active * expert
 
 
+@pytest.mark.spread(45)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_equal_the_published_figures(name):
     """Totals of the model cards and reports, within 0.1% or as the publisher rounds them."""

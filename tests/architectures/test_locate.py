@@ -99,6 +99,7 @@ LLAMA_GGUF = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_gguf_header_is_the_network_of_its_config(tmp_path):
     path = tmp_path / "llama.gguf"
     path.write_bytes(gguf(LLAMA_GGUF))

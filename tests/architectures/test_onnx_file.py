@@ -34,6 +34,7 @@ def macs(network, phase, batch_size):
     return pl.layers(network, convention="macs", phase=phase, batch_size=batch_size).total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["transformer", pytest.param("resnet18", marks=pytest.mark.thorough)])
 def test_an_exported_module_counts_as_the_module(name, tmp_path):
     torch = pytest.importorskip("torch")

@@ -72,6 +72,7 @@ PART_MACS = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("name", PART_MACS)
 def test_macs_of_a_part_equal_those_of_torch(name: str) -> None:
     sizes = {"h": 12, "w": 20, "f": 6, "t": 77}
@@ -97,6 +98,7 @@ ODD_MACS = {
 }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name, height, width, frames", ODD_MACS)
 def test_macs_of_rounded_sizes_equal_those_of_torch(name: str, height: int, width: int, frames: int) -> None:
     network = read_part(name, (("h", height), ("w", width), ("f", frames), ("t", 64)))
@@ -115,6 +117,7 @@ COGVIDEOX_DECODER_MACS = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("latent_frames", COGVIDEOX_DECODER_MACS)
 def test_the_decoder_of_cogvideox_runs_as_in_diffusers(latent_frames: int) -> None:
     prediction = predict_any(
@@ -146,6 +149,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_are_those_of_the_checkpoint(name: str) -> None:
     path = DIFFUSION / f"{name}.json.gz"
@@ -153,6 +157,7 @@ def test_parameters_are_those_of_the_checkpoint(name: str) -> None:
     assert network.parameters == PARAMETERS[name]
 
 
+@pytest.mark.spread(12)
 @pytest.mark.parametrize("name", pipelines())
 def test_every_part_of_a_pipeline_is_shipped(name: str) -> None:
     pipeline = pipelines()[name]

@@ -40,6 +40,7 @@ def read(config, question="prefill"):
     return read_config(json.dumps(config).encode(), "some/config.json", None, QUESTIONS[question])
 
 
+@pytest.mark.spread(30)
 @pytest.mark.parametrize("published", CONFIGS, ids=[published["repository"] for published in CONFIGS])
 def test_a_published_config_has_the_published_parameters(published):
     network = read(published["config"])
@@ -132,6 +133,7 @@ def fewest_layers(paths):
     return sorted({path for _, path in found.values()})
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("siblings", [False, pytest.param(True, marks=pytest.mark.thorough)])

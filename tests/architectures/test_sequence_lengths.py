@@ -147,6 +147,7 @@ def test_a_context_applies_to_several_networks():
     assert pl.predict(one.workload.network, gpu="v100-sxm2", phase="decode", precision="fp16").time_s == one.time_s
 
 
+@pytest.mark.thorough
 def test_sweep_over_sequence_lengths_of_shipped_networks(tmp_path):
     pytest.importorskip("pyarrow")
     question = pl.Predict(

@@ -69,6 +69,7 @@ def _sum(network, column, phase):
     return int(count(network.layers).column(column, phase).sum())
 
 
+@pytest.mark.spread(5)
 @of_each(TRACED, tested=FAMILIES)
 def test_descriptors_equal_new_traces(name, traced):
     shipped, fresh = find_network(name), traced(name)
@@ -98,6 +99,7 @@ def test_traces_are_deterministic(tmp_path):
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
 
 
+@pytest.mark.spread(2)
 @of_each(TORCHVISION, tested=KINDS_OF_FAMILIES)
 def test_flop_counter_mode_agrees(name, traced, built):
     """torch counts the weight gradient of a grouped convolution once for every group; nothing else differs."""
@@ -124,6 +126,7 @@ def _weights(name):
     return list(import_torchvision().models.get_model_weights(name))
 
 
+@pytest.mark.spread(30)
 @of_each(TORCHVISION)
 def test_published_figures_of_torchvision(name, traced):
     """``_ops`` are GMACs, printed to the third decimal; ``num_params`` counts shared parameters once."""
@@ -142,6 +145,7 @@ def test_torchvision_has_the_weights_that_were_compared():
     assert sum(len(_weights(name)) for name in TORCHVISION) >= 115
 
 
+@pytest.mark.spread(2)
 @of_each(TORCHVISION, tested=KINDS_OF_FAMILIES)
 def test_pthflops_agrees_with_the_package(name, traced, built):
     import torch
@@ -167,6 +171,7 @@ def test_pthflops_agrees_with_the_package(name, traced, built):
     assert {key: ours[key] for key in shared} == {key: theirs[key] for key in shared}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", ["alexnet", "resnet18", "mobilenet_v3_small", "squeezenet1_1"])
 def test_fvcore_agrees_on_convolutions_and_linear_layers(name, traced):
     """Compare convolutions and linear layers only: fvcore also counts batch norm and pooling, as FLOPs."""

@@ -29,6 +29,7 @@ def build(name: str, options: SequenceOptions | None) -> Network:
     return find_network(name, None, options)
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("options", OPTIONS, ids=("whole", "decode"))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_copied_blocks_equal_built_ones(

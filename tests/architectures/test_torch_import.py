@@ -16,6 +16,7 @@ def run(code, *arguments):
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.thorough
 def test_torchvision_is_complete_and_stays_imported(tmp_path):
     """In a process in which a user's module imports torchvision first: ResNet-18 has 11,689,512 parameters."""
     (tmp_path / "uses_torchvision.py").write_text(
@@ -54,6 +55,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.thorough
 def test_failures_of_torchvision_itself_are_raised(tmp_path):
     for number, statement in enumerate(FAILURES):
         (tmp_path / str(number) / "torchvision").mkdir(parents=True)

@@ -94,6 +94,7 @@ def test_a_cache_is_filled_before_a_step_is_traced(config, traced_here):
     assert attention == [((1, 4, 1, 16), (1, 4, 129, 16), (1, 4, 129, 16))] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model_type", "phase"),
     [

@@ -163,6 +163,7 @@ def test_every_tower_is_compared():
     assert set(CONFIGS) | BY_TOTAL | BY_WHOLE == set(TOWERS)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("repository", WHOLE)
 def test_images_and_sound_have_the_parameters_of_the_module(repository):

@@ -75,6 +75,7 @@ def test_ppp_does_not_apply_to_other_platforms():
     assert any("a PPP holds only for the platform" in text for text in found.left_out)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_compared_with_the_largest_that_does():
     asked = {**ASKED, "network": find_network("vgg16"), "batch_size": 4096}

@@ -38,6 +38,7 @@ def test_a_recorded_graph_launches_without_the_host():
         assert np.exp(model.theta[NAMES.index(name)]) == pytest.approx(median)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_decoder_layers_of_others_are_forecast():
     """Nothing was fitted to these layers; with many tokens, matrix products determine their times."""
@@ -63,6 +64,7 @@ def test_kernels_of_engines_match_single_operations() -> None:
         assert np.exp(model.theta[NAMES.index("efficiency_gemm")]) < 1
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_a_better_device_is_not_slower_in_an_engine(tmp_path: Path, phase: str) -> None:

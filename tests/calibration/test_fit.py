@@ -100,6 +100,7 @@ def test_fit_recovers_the_parameters_of_simulated_data() -> None:
     assert predicted == pytest.approx([m.time_s for m in measurements], rel=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_intervals_of_parameters_cover_a_known_truth() -> None:
     """Truth drawn from the prior, 5% noise, 200 times: 90% intervals hold it 85 to 95% of the time.

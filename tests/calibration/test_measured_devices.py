@@ -67,6 +67,7 @@ def test_held_out_measurements_are_not_used() -> None:
     assert devices.prior(key).mean[index] < base.mean[index] - 0.3
 
 
+@pytest.mark.thorough
 def test_asking_for_one_device_changes_no_row() -> None:
     everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
     rows, _ = validate(everything, "network")

@@ -155,6 +155,7 @@ COMPARED = {
 """Each precision in one phase; `make thorough` compares it in the other, too."""
 
 
+@pytest.mark.spread(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "phase"),

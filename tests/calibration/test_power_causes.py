@@ -82,6 +82,7 @@ def test_watts_move_the_same_network_on_the_same_device() -> None:
 ASKED: dict[str, Any] = {"gpu": "h100-sxm", "precision": "bf16"}
 
 
+@pytest.mark.thorough
 def test_every_kind_of_question_takes_watts() -> None:
     evidence = rows_of(0.7)
     server: dict[str, Any] = {"concurrency": 8, "num_requests": 32, **ASKED}

@@ -22,6 +22,7 @@ def made(theta, covariance, moved=None, scatter=0.0) -> CalibratedModel:
     return CalibratedModel("made", np.array(theta), np.array(covariance), scatter, learned_fraction=moved)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_within_one_calibration_shared_errors_cancel() -> None:
     """The ratio of two predictions with parameters drawn from the calibration's own covariance.

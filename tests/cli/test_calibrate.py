@@ -278,6 +278,7 @@ print(json.dumps([(one.exit_code, one.stdout, one.stderr) for one in done]))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_calibrating_from_csv_does_not_import_profile_readers(tmp_path: Path, csv_file: Path) -> None:
     """In a process of its own, which has neither pandas nor pyarrow."""

@@ -52,6 +52,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.spread(40)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("style", ["table", "json", "csv", "markdown"])
 def test_every_command_prints_every_format(command: list[str], style: str) -> None:
@@ -182,6 +183,7 @@ def test_error_of_a_factory_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert result.stderr == "paleo-lite: broken_factory:make failed: ValueError: the flux is low\n"
 
 
+@pytest.mark.thorough
 def test_layers_of_ones_own_network(tmp_path: Path) -> None:
     """A module file in the current folder; nn.Linear(64, 8) has 512 multiply-accumulates and 8 biases."""
     code = "import torch.nn as nn\ndef make():\n    return nn.Sequential(nn.Linear(64, 8), nn.ReLU())\n"
@@ -291,6 +293,7 @@ def test_a_prediction_imports_no_heavy_library() -> None:
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.thorough
 def test_efficiency_does_not_import_pandas(tmp_path: Path) -> None:
     """Importing it takes longer than reading a small profile, and many functions of pyarrow do so."""
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -313,6 +316,7 @@ def test_efficiency_does_not_import_pandas(tmp_path: Path) -> None:
 FULL, CLOSED = ("> /dev/full", "No space left on device"), (">&-", "it is closed")
 
 
+@pytest.mark.spread(3)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
 @pytest.mark.parametrize(
     ("words", "where", "why", "unbuffered"),

@@ -96,6 +96,7 @@ def test_the_numbers_of_the_notebook():
     assert answer["configuration"]["nodes"] == 8
 
 
+@pytest.mark.spread(3)
 @pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("path", "gpu", "shown"),

@@ -79,6 +79,7 @@ def outcome(small: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
     return json.loads(result.stdout), folder, result
 
 
+@pytest.mark.thorough
 def test_held_out_steps_are_not_fitted(outcome: tuple[dict[str, Any], Path, Result]) -> None:
     answer, _, _ = outcome
     fitted = {row["network"] for row in answer["measurements"]}

@@ -128,6 +128,7 @@ DRAWN = ("roofline", "schedule", "memory", "timeline", "ppp")
 """Kinds that `make test` draws in the dark theme; tests/test_same_answers.py draws all in the light one."""
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in DRAWN else pytest.mark.thorough) for kind in KINDS]
 )
@@ -139,6 +140,7 @@ def test_every_kind_is_drawn(folder, monkeypatch, kind):
     assert "#16191d" in Path(f"{kind}.svg").read_text().lower()
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("command", DEFAULTS)
 def test_chart_in_addition_to_a_table(folder, monkeypatch, command):
     monkeypatch.chdir(folder)

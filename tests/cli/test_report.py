@@ -63,6 +63,7 @@ def test_bad_questions_take_one_sentence_and_leave_no_file(case, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_existing_file_requires_force(tmp_path):
     path = tmp_path / "r.html"
     path.write_text("mine")
@@ -150,6 +151,7 @@ QUESTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_commands_on_the_page_give_its_figures(name, tmp_path):
     """The JSON of the command that a report lists is that of the question, and its own command gives the same file."""

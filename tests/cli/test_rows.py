@@ -66,6 +66,7 @@ def test_a_price_that_is_given(tmp_path) -> None:
     assert row["cost_usd"] == pytest.approx(row["hours"] * 2)
 
 
+@pytest.mark.thorough
 def test_too_large_sweep_is_an_error(tmp_path) -> None:
     """Ten networks on all devices in a hundred thousand batch sizes: counted by hand below."""
     networks = "alexnet,vgg11,vgg13,vgg16,vgg19,resnet18,resnet34,resnet50,squeezenet1_0,squeezenet1_1"
@@ -135,6 +136,7 @@ def test_columns_of_a_foreign_file_are_no_headings(tmp_path) -> None:
     assert "recompute" in page and "full" in page and "\x1b" not in page and "[31m" not in page
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("column", "heading"),
     [

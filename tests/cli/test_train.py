@@ -62,6 +62,7 @@ def test_advice():
     assert found["best"] in found["why"] and len(found["rows"]) == 8
 
 
+@pytest.mark.spread(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("style", ["table", "markdown", "csv"])
 @pytest.mark.parametrize("width", ["80", "120"])

@@ -164,6 +164,7 @@ SMALLER = {
 """Siblings with fewer blocks of the same layers; `make thorough` also takes the large ones."""
 
 
+@pytest.mark.spread(20)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -198,6 +199,7 @@ def test_fusing_removes_bytes_and_launches_and_keeps_flops(name: str, execution:
         assert np.array_equal(work.column("bytes", "training"), fused.column("bytes", "training"))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "inception_v3", "mobilenet_v2"])
 def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[no-untyped-def]
@@ -215,6 +217,7 @@ def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[n
     assert totals(fuse(layers, count(layers), "folded"))[0] == totals(count(theirs.layers))[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["alexnet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("vgg11", "resnet18"))]

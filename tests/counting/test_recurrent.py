@@ -83,6 +83,7 @@ DEEPBENCH = [
 (https://github.com/baidu-research/DeepBench, README, "RNN Results")."""
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("gpu", "kind", "size", "batch_size", "steps", "measured_s"), DEEPBENCH)
 def test_published_times_of_cudnn(gpu, kind, size, batch_size, steps, measured_s) -> None:
     """Within a factor of 2.1. With a launch of the framework per operation and all weights read in every step it was 4

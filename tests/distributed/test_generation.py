@@ -68,6 +68,7 @@ def llama_2_70b(tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "most"), [(LMDEPLOY, 0.1), (GPT_FAST, 0.1)])
 def test_forecasts_agree_with_published_times_per_token(llama_2_70b, source, most):
@@ -82,6 +83,7 @@ def test_forecasts_agree_with_published_times_per_token(llama_2_70b, source, mos
     assert np.mean(inside) > 0.85
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "most"), [({"execution": "engine"}, 0.18), ({"policy": "tensorrt-llm"}, 0.13)], ids=["layers", "kernels"]
@@ -141,6 +143,7 @@ def test_communication_is_two_all_reduces_per_block_and_the_logits():
     assert row.exposed_s == pytest.approx(2 * 3 / 4 * sent / 100e9)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("network", "gpu", "asked", "degrees"),
     [
@@ -348,6 +351,7 @@ ENGINES_OF = dict.fromkeys(SERVED, ("vllm",)) | {"mixtral-8x7b": ("vllm", "sglan
 """Engines that `make test` asks; `make thorough` asks every one for every network."""
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("network", "policy"),
     [

@@ -40,6 +40,7 @@ MORE = (
 )
 
 
+@pytest.mark.thorough
 @costly
 @given(
     st.sampled_from(NETWORKS),
@@ -62,6 +63,7 @@ def test_one_device_is_one_worker(network: str, gpu: str, execution, recompute, 
         assert row.interval == pytest.approx(alone.interval, rel=1e-9)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("execution", STACKS)
 @pytest.mark.parametrize("network", ["llama-3-8b", "qwen3-30b-a3b"])
 def test_a_whole_network_is_its_blocks(network: str, execution: str) -> None:
@@ -86,6 +88,7 @@ def test_a_whole_network_is_its_blocks(network: str, execution: str) -> None:
         assert prediction.terms.seconds_of(*passes).sum() == pytest.approx(seconds, rel=1e-3), passes
 
 
+@pytest.mark.thorough
 def test_a_tuned_stack_saves_what_fits() -> None:
     """Without an order the stack computes again as much as the memory needs, and no more where all of it fits."""
     asked = {"network": "llama-3-8b", "gpu": "h200-sxm", "execution": "megatron", "lora": 16, "sequence_length": 8192}
@@ -104,6 +107,7 @@ def test_the_largest_batch_of_a_tuned_stack() -> None:
     assert not pl.train(**asked, batch_size=found.batch_size + 1).fits
 
 
+@pytest.mark.thorough
 def test_memory_by_part_of_a_tuned_stack() -> None:
     prediction = pl.train("llama-3-8b", gpu="h100-sxm", execution="megatron", lora=16, sequence_length=4096)
     memory = prediction.memory.memory
@@ -130,6 +134,7 @@ def products_of_experts(prediction):
     return [int(workload.work.column(name, "forward", 1)[0][is_product].sum()) for name in ("flops", "kernels")]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("kernels", "tokens", "launches"),
     [
@@ -149,6 +154,7 @@ def test_experts_of_transformers(kernels: str, tokens: int, launches: int) -> No
     assert (row.time_s, row.memory_bytes) == pytest.approx((asked.time_s, asked.memory_bytes))
 
 
+@pytest.mark.thorough
 def test_a_published_step_with_dense_experts() -> None:
     """axolotl, examples/llama-4/README.md: QLoRA of Scout on one H100, 4,096 tokens at 546 tokens/s with 68.5 GB."""
     answer = pl.train(

@@ -101,6 +101,7 @@ def test_step_times_agree_with_korthikanti(tmp_path):
     assert np.abs(errors).mean() < 0.1
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("network", ["gpt2", "gemma-3-1b", "gpt-oss-20b", "qwen3-30b-a3b", "mamba-2.8b"])
 def test_block_costs_add_up_to_the_network(network):
     """By the roofline, without host overhead: the step of one device is the prediction for the whole network.
@@ -182,6 +183,7 @@ def test_zero_shards_the_model_state():
     assert none.memory_bytes - all_.memory_bytes == pytest.approx(saved_bytes, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_advice_compares_every_configuration():
     table = scaling("gpt3-1.3b", topology=f"{NODE}, 2 nodes @ 8x infiniband-hdr", workers=16, batch_size=64,
                      scaling="strong", precision="fp16", training=ADAM, advise="time")  # fmt: skip
@@ -374,6 +376,7 @@ def test_embedding_and_head_may_count_as_blocks():
         train_3d_parallel(job, many, 15, Settings(parallel=ParallelConfig(pipeline=15)))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("network", "split", "message"),
     [
@@ -392,6 +395,7 @@ def test_impossible_context_and_expert_parallelism(network, split, message):
         scaled(network, 8, 8, ParallelConfig(**split), topology="8x h100-sxm @ nvlink4-x18", sequence_length=4096)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_networks_too_large_for_a_worker_have_no_speed_up_over_one():
     """The headline has no speed-up, and further rows are relative to the first that fits."""
@@ -432,6 +436,7 @@ TORCHTITAN = [
 ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("workers", "length", "batch_size", "recompute", "gib", "execution"), TORCHTITAN)
 def test_memory_of_fsdp_matches_torchtitan(workers, length, batch_size, recompute, gib, execution) -> None:
     config = ParallelConfig(
@@ -613,6 +618,7 @@ def test_adapters_alone_are_exchanged() -> None:
     assert tuned.communication_s == pytest.approx(float(exchanged_s), rel=1e-3)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize("modules", [None, "adapters=q_proj,k_proj,v_proj"])
 def test_adapters_are_not_slower_than_training_all_parameters(precision: str, modules: str | None) -> None:
@@ -623,6 +629,7 @@ def test_adapters_are_not_slower_than_training_all_parameters(precision: str, mo
     assert adapted.time_s < pl.train("llama-2-7b", **asked).rows[0].time_s
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("platform", "precision", "bytes_per_weight"),
     # On Hopper a product reads a copy along the rows, and that of the gradient a transposed one.
@@ -685,6 +692,7 @@ def test_a_ring_inside_a_node_sends_over_the_link_of_the_node():
     assert _ring_step_s(node, 8, 2, 1e8) == pytest.approx(float(point_to_point_time_s(8e8, node.between)))
 
 
+@pytest.mark.thorough
 def test_advice_on_a_batch_that_no_single_device_counts():
     """8,192 sequences of 4,096 tokens of a large mixture: a single device has more FLOPs than 64 bits hold."""
     table = scaling(

@@ -221,6 +221,7 @@ def schedule_marks(spec):
     return (spec.get("data") or spec["layer"][0]["data"])["values"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_chart_has_every_span_and_the_bubble_in_its_title():
     pytest.importorskip("altair")

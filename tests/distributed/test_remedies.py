@@ -22,6 +22,7 @@ def _remedies(**options: object) -> list[str]:
     return [note for note in table.rows[-1].notes if "fit" in note and "workers" not in note]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     "asked",
     [
@@ -57,6 +58,7 @@ def test_the_note_names_changes_that_do_fit() -> None:
     assert f"({row.memory_bytes / 1e9:.1f} GB" in note
 
 
+@pytest.mark.thorough
 def test_one_device_that_takes_its_batch_at_once_is_told_of_micro_batches() -> None:
     question = {"gpu": "rtx4090", "precision": "bf16", "lora": 16, "weights": "int4", "sequence_length": 1024,
                 "global_batch_size": 16, "workers": 1, "recompute": "full"}  # fmt: skip
@@ -92,6 +94,7 @@ def _layout_note(row: Any) -> str | None:
     return next((note for note in row.notes if "slowest of the" in note), None)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("options", [{}, {"schedule": "interleaved=2"}, {"execution": "compiled"}])
 def test_the_named_layout_takes_the_named_time(options: dict[str, Any]) -> None:
     """A vocabulary of 128,256 makes the last of equal stages the slowest."""

@@ -343,6 +343,7 @@ def flops_per_token(found: list[CountedKernel]) -> int:
     return total
 
 
+@pytest.mark.spread(24)
 @of_each_form(LANGUAGE_MODELS)
 def test_products_of_a_decode_step_have_the_counted_flops(name: str) -> None:
     """Of all layers of the built network that multiply by weights; biases are not products."""

@@ -61,6 +61,7 @@ def common_precisions(*gpus: str) -> list[str]:
     return [precision for precision in FORMATS if all(precision in own for own in peaks)]
 
 
+@pytest.mark.spread(17)
 @pytest.mark.parametrize("engine", sorted(KERNELS))
 @pytest.mark.parametrize(("better", "worse"), BETTER)
 def test_a_better_device_is_not_slower(better: str, worse: str, engine: str) -> None:
@@ -71,6 +72,7 @@ def test_a_better_device_is_not_slower(better: str, worse: str, engine: str) -> 
                 assert times_s[0] <= TOLERANCE * times_s[1], (network, precision, name, times_s)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("network", ["qwen3-30b-a3b", "qwen3-32b", "gpt-oss-20b", "mixtral-8x7b"])
 @pytest.mark.parametrize("engine", sorted(KERNELS))
 def test_eight_devices_over_nvlink_are_faster_than_over_pcie(network: str, engine: str) -> None:

@@ -69,6 +69,7 @@ def test_a_clock_unit_or_model_of_ones_own_is_that_of_layers():
 
 
 # Median errors of docs/gemm.md and those that hold for each engine apart; aiconfigurator's tables of products.
+@pytest.mark.spread(2)
 @pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("gpu", "device", "dtype", "precision", "weights", "at_most"),

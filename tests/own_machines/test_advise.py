@@ -44,6 +44,7 @@ def test_devices_in_one_format() -> None:
     assert narrow.best_weights == advice.best_weights
 
 
+@pytest.mark.thorough
 def test_devices_of_ones_own_machine() -> None:
     advice = advise_local("llama-3.1-8b", None, LocalQuestion(weights="q8_0"))
     names = {row.device for row in advice.rows}

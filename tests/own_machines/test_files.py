@@ -144,6 +144,7 @@ def test_an_incomplete_download(tmp_path: Path) -> None:
     assert predict_local(str(path), "rtx3060").weight_bytes > 0
 
 
+@pytest.mark.thorough
 def test_damaged_bytes_are_an_answer_or_a_sentence(tmp_path: Path) -> None:
     """Any other exception than the project's fails; sizes in the file are numbers that no memory could hold."""
     content = write_model(tmp_path / "mixture.gguf", experts=True).read_bytes()

@@ -28,6 +28,7 @@ def published():
     return json.loads(TABLE.read_text())
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.needs_data
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def merge(folder: Path, replay: list[dict[str, Any]], *captures: Path) -> tuple[
     return sorted(rows, key=lambda row: row["start_ns"]), summary
 
 
+@pytest.mark.spread(1)
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", TRACES)
 def test_replay_of_a_real_trace_gets_the_operations_of_the_eager_run(name: str, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ KINETO = DATA / "profiles" / "torch_chrome_trace_resnet50"
 NOTHING = OriginEvidence((), {}, None, None)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_a_trace_names_its_gpu() -> None:
     """pytorch/kineto's ResNet-50 example: "Tesla V100-DGXS-32GB" in deviceProperties, volta_sgemm among its kernels."""

@@ -121,6 +121,7 @@ def test_every_timeline_has_a_path_no_longer_than_itself(kernels, waits):
     assert 0 <= sum(path_of(*rows).values()) <= max(start + length for start, length, _, _ in kernels)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_a_whole_trace_with_events_without_length_has_a_path():
     activity = ActivityRecorder()

@@ -133,6 +133,7 @@ def test_the_iteration_has_the_kernels_launched_in_the_trace():
     assert row["busy_share"] * row["window_s"] == pytest.approx(45.647310e-3, rel=1e-6)  # a union of its intervals
 
 
+@pytest.mark.spread(3)
 @pytest.mark.needs_data
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.json.gz")), ids=lambda path: path.name)
 def test_mfu_is_at_most_the_share_of_peak_while_busy_and_tables_fit(path, monkeypatch):

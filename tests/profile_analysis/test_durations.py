@@ -52,6 +52,7 @@ def section(start, stop):
     return text[text.index(start) : text.index(stop) if stop else len(text)]
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_all_64_rows_with_corrected_names(surfboard):
     text = section("#### [24] code", "#### [25]")

@@ -84,6 +84,7 @@ def batch(kernels, durations, flops, moved):
     return batch_of(columns, len(kernels), tuple(columns))
 
 
+@pytest.mark.thorough
 @given(COUNTED_KERNELS)
 def test_as_the_notebook_itself_computes_it(table):
     pandas = pytest.importorskip("pandas")

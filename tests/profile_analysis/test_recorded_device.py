@@ -151,6 +151,7 @@ def test_a_device_that_the_registry_lacks(tmp_path):
         compare(path, predict="alexnet", batch_size=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_gpu_is_optional_and_overrides():
     """The trace was recorded on an H100: for a T4, the headline states this, and there is no share of peak."""

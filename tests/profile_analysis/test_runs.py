@@ -94,6 +94,7 @@ def as_tuples(runs: Runs) -> list[tuple]:
     ]
 
 
+@pytest.mark.spread(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rows_of_a_batch", [200, 1, 7])
@@ -156,6 +157,7 @@ def test_rows_written_thread_by_thread_are_ordered_by_their_starts() -> None:
     assert order_by_start(Runs()).length == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_signatures_of_many_distinct_columns_do_not_overflow():
     """Four columns of 65,536 distinct texts have more combinations than 64 bits: they were an internal error."""

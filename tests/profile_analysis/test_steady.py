@@ -57,6 +57,7 @@ def surfboard():
     return measure_efficiency(files, device, ReadOptions(durations=durations), group_by=["batch_size"])
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.slow
 def test_times_of_every_file(surfboard):
@@ -120,6 +121,7 @@ def test_rules_match_the_counts_of_pyprof():
             assert found.bytes == moved
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_any_split_of_a_real_file_gives_the_same_iteration():
     rows = list(open_profile(ONE).batches(COLUMNS))
@@ -448,6 +450,7 @@ def test_parameters_are_read_as_data():
     assert parse_parameters("T=[" + "(1,2)," * 5000 + "]").tensors == []
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_a_chrome_trace_has_a_steady_iteration():
     """A Chrome trace has start times and no labels."""

@@ -63,6 +63,7 @@ def frame():
     )
 
 
+@pytest.mark.spread(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("at_a_time", [1, 7, 10**6])
 @pytest.mark.parametrize("direction", ["all", "bprop"])

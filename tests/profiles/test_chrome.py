@@ -85,6 +85,7 @@ COUNTED = REAL[3]
 """Its kernels have counters instead of times."""
 
 
+@pytest.mark.spread(1)
 @pytest.mark.needs_data
 @each_of(REAL)
 def test_real_events_are_the_json_modules(data_folder, name):
@@ -138,6 +139,7 @@ def params_of(args: dict) -> list[str]:
     return ["".join(text.split()) for text in texts]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.needs_data
 @each_of([REAL[0], *REAL[2:3], *REAL[4:]])
 def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder, name):
@@ -170,6 +172,7 @@ def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder
     assert checked > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_directions_match_the_arrows_between_forward_and_backward(data_folder):
     """nccl_data has fwdbwd arrows: from the start of a forward operation to that of its backward one."""
@@ -205,6 +208,7 @@ def test_directions_match_the_arrows_between_forward_and_backward(data_folder):
     assert set(inference) == {None} and len(inference) > 7000
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_real_resnet50_has_convolutions_forward_and_backward(data_folder):
     """torchvision's ResNet-50 has 53 convolutions; the trace has 6 steps of it."""
@@ -374,6 +378,7 @@ def test_ids_copied_from_the_correlation_do_not_link(tmp_path):
 TEXT = document(LAUNCHED * 2, baseTimeNanoseconds=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("piece", "step"), [(2**20, 3), *(pytest.param(size, 1, marks=pytest.mark.thorough) for size in (32, 2**20))]
 )
@@ -442,6 +447,7 @@ def test_the_place_of_a_negative_duration_is_its_event(tmp_path):
         read(write(tmp_path, text))
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize(
     "text",
     ["[]", '{"traceEvents": []}', '[{"ph": "X", "cat": "blink", "ts": 1}]', "[" * 100_000, '{"traceEvents": [' * 50_000,
@@ -471,6 +477,7 @@ def test_no_temporary_files_remain(tmp_path, monkeypatch):
     assert list(spool.iterdir()) == []
 
 
+@pytest.mark.thorough
 @given(ACCIDENTS, st.sampled_from([16, 50, 500, 2**20]), st.booleans())
 def test_damaged_traces_give_a_table_or_our_error(tmp_path, monkeypatch, table_or_our_error, happened, piece, zipped):
     monkeypatch.setattr(json_stream, "PIECE", piece)
@@ -479,6 +486,7 @@ def test_damaged_traces_give_a_table_or_our_error(tmp_path, monkeypatch, table_o
     table_or_our_error(path, ChromeTrace())
 
 
+@pytest.mark.spread(2)
 @pytest.mark.needs_data
 @pytest.mark.parametrize(
     "name",

@@ -95,6 +95,7 @@ def merged(monkeypatch):
     return batches
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize(("piece", "least"), [(300, 0), (700, 5), (4000, 5)])
 def test_the_rows_are_those_of_one_process(write, shared_workers, monkeypatch, merged, piece, least, zipped):
@@ -143,6 +144,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("broken", BROKEN)
 def test_the_error_is_that_of_one_process(write, shared_workers, monkeypatch, broken, zipped):

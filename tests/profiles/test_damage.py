@@ -64,6 +64,7 @@ def whole(samples, nvprof_file, rocpd_file, tmp_path_factory):
     )
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("key", READERS)
 @given(ACCIDENTS, st.sampled_from(READERS), st.booleans())
 def test_damaged_small_files(tmp_path, whole, table_or_our_error, key, happened, other, zipped):
@@ -74,6 +75,7 @@ def test_damaged_small_files(tmp_path, whole, table_or_our_error, key, happened,
     table_or_our_error(path, detect.load_reader(*key.split(".")))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.needs_data
 @pytest.mark.parametrize("key", REAL)
 @costly
@@ -87,6 +89,7 @@ def test_damaged_real_files(tmp_path, data_folder, table_or_our_error, key, happ
     table_or_our_error(path, detect.load_reader(*key.split(".")))
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("key", READERS)
 def test_every_cut_of_a_small_file(tmp_path, whole, table_or_our_error, key):
     raw, path = whole[key], tmp_path / "profile"
@@ -95,6 +98,7 @@ def test_every_cut_of_a_small_file(tmp_path, whole, table_or_our_error, key):
         table_or_our_error(path, detect.load_reader(*key.split(".")))
 
 
+@pytest.mark.spread(22)
 @pytest.mark.parametrize("key", TEXTS)
 @pytest.mark.parametrize("number", [b"1e308", b"9" * 400, b"-1", b"1..5"])
 def test_every_number_of_a_small_file(tmp_path, whole, table_or_our_error, key, number):
@@ -113,6 +117,7 @@ SWOLLEN = [
 ]
 
 
+@pytest.mark.spread(16)
 @pytest.mark.parametrize(("key", "filler"), SWOLLEN)
 def test_gzip_that_swells(tmp_path, whole, table_or_our_error, key, filler):
     raw = whole[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 
 from paleo_lite.profiles.launches import (
@@ -20,6 +21,7 @@ from paleo_lite.profiles.launches import (
 from strategies import nested_calls
 
 
+@pytest.mark.thorough
 @given(nested_calls())
 def test_innermost_is_that_of_looking_at_every_interval(calls):
     thread, start, end = np.array(calls, dtype=np.int64).reshape(-1, 3).T

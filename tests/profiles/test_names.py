@@ -299,6 +299,7 @@ def test_nsys_own_names_agree(data_folder):
         assert normalise(mangled).rsplit("::", 1)[-1] == short
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_classes_agree_with_the_operations_of_a_trace(data_folder):
     """The class of each cuDNN kernel must agree with the operation that launched it according to PyTorch."""

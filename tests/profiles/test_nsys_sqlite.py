@@ -33,6 +33,7 @@ def real(data_folder):
     database.close()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.needs_data
 @pytest.mark.parametrize(("table", "category"), TABLES.items())
 def test_rows_match_the_tables(real, table, category):

@@ -46,6 +46,7 @@ def written(tmp_path):
     return write
 
 
+@pytest.mark.spread(1)
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", INTERVALS)
 def test_real_timers_agree_with_pandas(data_folder, name):
@@ -71,6 +72,7 @@ def test_real_timers_agree_with_pandas(data_folder, name):
     assert ours["gradient_precision"].to_pandas().astype(str).tolist() == theirs["grad_precision"].tolist()
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_real_message_sizes_are_the_parameters_of_resnet50(data_folder):
     path = data_folder / "surfboard" / "mpi" / "lisa" / "lisa_atomic.gzip"

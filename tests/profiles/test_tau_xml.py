@@ -38,6 +38,7 @@ def rows_of(tmp_path, samples):
     return rows
 
 
+@pytest.mark.spread(1)
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", FILES)
 def test_durations_of_real_profiles_match_published_values(data_folder, name):

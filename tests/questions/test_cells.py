@@ -190,6 +190,7 @@ NO_NUMBERS = {"hardware_files", "memory"}
 """Options that change no number: a further device, until it is asked for, and a part of the output."""
 
 
+@pytest.mark.spread(160)
 @pytest.mark.parametrize(("base", "option"), cells())
 def test_every_option_changes_the_answer_or_is_refused(base: str, option: str, files: dict[str, str]) -> None:
     kind, asked = BASES[base]
@@ -226,6 +227,7 @@ SEVERAL = [
 ]
 
 
+@pytest.mark.spread(63)
 @pytest.mark.parametrize(("base", "option"), SEVERAL)
 def test_every_option_takes_several_values(base: str, option: str, files: dict[str, str]) -> None:
     """The value of the base beside another one: both rows of a comparison, or one with a reason for the other."""
@@ -271,6 +273,7 @@ def stated_defaults() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.spread(24)
 @pytest.mark.parametrize(("base", "option"), stated_defaults())
 def test_stating_a_default_changes_nothing(base: str, option: str) -> None:
     kind, asked = BASES[base]
@@ -278,6 +281,7 @@ def test_stating_a_default_changes_nothing(base: str, option: str) -> None:
     assert answer(kind, {**asked, option: default}) == base_answer(base)
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("base", BASES)
 def test_the_command_line_answers_the_same(base: str) -> None:
     kind, asked = BASES[base]

@@ -56,6 +56,7 @@ def test_a_step_is_made_of_its_phases() -> None:
     assert json.loads(json.dumps(answer.to_dict()))["phases"] == answer.phases
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize(
     ("changes", "phase"),
     [

@@ -25,6 +25,7 @@ def test_serve_has_at_most_47_options() -> None:
     assert len(options_of(Serve)) <= 47
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize(
     ("words", "same"),
     [
@@ -86,6 +87,7 @@ def test_a_value_of_another_type_is_refused_in_a_sentence(more, sentence) -> Non
         pl.serve("gpt2", gpu="h100-sxm", rate=1, **more)
 
 
+@pytest.mark.thorough
 def test_weights_have_the_published_format_unless_a_precision_or_a_format_is_given() -> None:
     """OpenAI publishes gpt-oss in mxfp4, DeepSeek V3 in blocks of fp8."""
     asked = {"network": "gpt-oss-20b", "gpu": "h100-sxm", "concurrency": 4, "num_requests": 16}
@@ -98,6 +100,7 @@ def test_weights_have_the_published_format_unless_a_precision_or_a_format_is_giv
     )
 
 
+@pytest.mark.thorough
 def test_a_recommendation_meets_its_objective_under_the_asked_traffic() -> None:
     """One sequence at a time meets it while a request always waits, and misses it where requests come at a rate."""
     asked = {"network": "llama-3-8b", "gpu": "h100-sxm", "rate": 1}
@@ -123,6 +126,7 @@ def test_objectives_that_no_rate_meets() -> None:
         pl.serve("llama-3-8b", gpu="l40s", slo="tpot=1ms")
 
 
+@pytest.mark.thorough
 def test_a_replica_over_several_computers_needs_no_number_of_devices() -> None:
     """Eight devices stand in one DGX A100; of one of Amazon's computers the network is not on record."""
     asked: dict[str, Any] = {"network": "llama-3-70b", "tensor": 8, "pipeline": 2, "rate": 1, "num_requests": 20}

@@ -123,6 +123,7 @@ def test_impossible_deadlines(asked, sentence) -> None:
         pl.train(**asked)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     "more",
     [{}, {"accumulation": 2}, {"micro_batch": 4}, {"recompute": "full"}, {"offload": "cpu"},
@@ -146,6 +147,7 @@ def plain_step(*division):
     return pl.train(**NODE, batch_size=8, **dict(division))[0]
 
 
+@pytest.mark.spread(15)
 @pytest.mark.parametrize("division", IN_BLOCKS, ids=str)
 @pytest.mark.parametrize(
     "more",
@@ -301,6 +303,7 @@ def test_an_argument_that_does_not_exist_names_the_one_that_is_meant(given: str,
     assert str(error.value) == f"train() got an unexpected keyword argument {given!r}{meant}"
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("asked", "size"), [({"network": "resnet50", "gpu": "t4"}, 16), ({"network": "qwen3-8b", "gpu": "b200"}, 16)]
 )

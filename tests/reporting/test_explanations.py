@@ -25,6 +25,7 @@ def test_explained_peak_is_the_one_used(gpu: str, precision: str, named: str) ->
     assert prediction.to_dict()["peak_flops"] == prediction.peak.per_s
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_no_forecast_beats_the_peak_of_slow_fp16_units() -> None:
     """A GTX 1080 Ti computes fp16 networks in fp32, which the bound takes into account."""

@@ -55,6 +55,7 @@ def test_stages_of_a_pipeline_are_threads(tmp_path: Path) -> None:
     assert len(passes["forward"]) == len(passes["backward"]) and len(passes["forward"]) % 4 == 0
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("question", "name", "sentence"),
     [

@@ -95,6 +95,7 @@ def test_throughput_falls_as_published() -> None:
     assert 1 - adapted / plain == pytest.approx(0.114, abs=0.04)
 
 
+@pytest.mark.thorough
 def test_fewer_slots_carry_less() -> None:
     name = "saturation_requests_per_s"
     asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 5, "num_requests": 200}

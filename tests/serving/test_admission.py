@@ -78,6 +78,7 @@ def test_busy_replicas_get_nothing(deployment: Deployment) -> None:
     assert simulate(deployment, begun, busy_blocks=0.0).refused == [1]
 
 
+@pytest.mark.thorough
 def test_the_answer_counts_what_is_refused() -> None:
     answer = pl.serve("llama-3-8b", rate=30, admission="max-queued-requests=8", slo="ttft=500ms", **SERVER)
     share, goodput = (answer.figures[name].value for name in ("refused_requests", "goodput_requests_per_s"))

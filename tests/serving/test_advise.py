@@ -86,6 +86,7 @@ def test_the_table_has_memory_power_energy_and_cost_of_a_device(advised: Serving
     assert {"memory", "power", "kJ per 1M tokens", "USD per 1M tokens", "USD/h"} <= headings
 
 
+@pytest.mark.thorough
 def test_the_rate_leaves_headroom_below_the_printed_lower_end(advised: Serving) -> None:
     low = advised.figures["saturation_requests_per_s"].low
     assert low is not None and low * (1 - 0.1) >= 20
@@ -218,6 +219,7 @@ def test_a_lower_saturation_rate_may_need_more_devices_than_there_are() -> None:
     assert other.candidates[1].missed == ("3 devices instead of 2",) and not other.candidates[1].meets_objectives
 
 
+@pytest.mark.thorough
 def test_bounds_are_not_the_cheapest_among_forecasts() -> None:
     result = pl.serve(
         "llama-3.2-1b", gpu="h100-sxm,arc-b580", weights="bf16", rate=2, advise="cost", max_sequences=4, **SHORT
@@ -227,6 +229,7 @@ def test_bounds_are_not_the_cheapest_among_forecasts() -> None:
     assert "bounds from the data sheet are ranked after forecasts: arc-b580" in result.notes
 
 
+@pytest.mark.thorough
 def test_a_ranking_over_clouds_says_so() -> None:
     """AWS lists no MI300X, and Vultr no H100."""
     asked: dict[str, Any] = {"gpu": "h100-sxm,mi300x", "advise": "cost", "concurrency": 2, **SHORT}
@@ -280,6 +283,7 @@ def test_all_requests_at_once_need_one_replica() -> None:
     assert {one.replicas for one in result.advice.candidates if one.prefill is None} == {1}
 
 
+@pytest.mark.thorough
 def test_progress_is_reported_to_who_listens() -> None:
     heard: list[tuple[int, int]] = []
     with listening(lambda completed, total: heard.append((completed, total))):
@@ -315,6 +319,7 @@ def test_the_answer_is_that_of_the_choice() -> None:
     assert low == pytest.approx(best.low_requests_per_s * best.replicas) and low * 0.9 >= 20
 
 
+@pytest.mark.thorough
 def test_table_shows_what_is_missed_and_leaves_out_what_has_too_many_devices() -> None:
     asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 10, "slo": "tpot=20ms", "tensor": 1, "advise": True}
     few = pl.serve("llama-3.1-8b", workers=2, **asked)
@@ -331,6 +336,7 @@ def test_table_shows_what_is_missed_and_leaves_out_what_has_too_many_devices() -
     assert table.rows and all("instead of 1" in " ".join(row["missed"]) for row in table.rows)
 
 
+@pytest.mark.thorough
 def test_published_weights_are_the_widest_that_advice_tries() -> None:
     """DeepSeek-R1 is published in blocks of fp8, and B200 computes in fp4; gpt-oss is published in mxfp4."""
     asked: dict[str, Any] = {"concurrency": 8, "output_tokens": 32, "advise": "cost"}
@@ -343,6 +349,7 @@ def test_published_weights_are_the_widest_that_advice_tries() -> None:
     assert given.advice is not None and {one.weights for one in given.advice.candidates} == {"bf16", "fp8"}
 
 
+@pytest.mark.thorough
 def test_experts_over_several_nodes_are_not_tried_with_one_link() -> None:
     asked: dict[str, Any] = {"gpu": "h100-sxm", "concurrency": 4, "output_tokens": 16, "advise": "cost"}
     wide = "experts divided among more than 8 devices were not tried"
@@ -355,6 +362,7 @@ def test_experts_over_several_nodes_are_not_tried_with_one_link() -> None:
         assert (wide in " ".join(pl.serve(network, **asked, **options).notes)) == is_noted
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("network", "platform", "degree", "engine"),
     [
@@ -405,6 +413,7 @@ def test_only_wide_replicas_that_may_be_the_best_are_simulated() -> None:
     assert wide_limits(16, 100) == (64, 100)
 
 
+@pytest.mark.thorough
 def test_users_who_pay_by_the_hour_get_the_cheapest_hour() -> None:
     """Sixteen users on two devices for 4 USD/h, or on one for 3: the former have cheaper tokens."""
     large = candidate(usd_per_million_output_tokens=1.0, usd_per_h=4.0)
@@ -474,6 +483,7 @@ def test_one_of_anything_is_singular() -> None:
     assert within(candidate(replicas=3), 1).missed == ("3 devices instead of 1",)
 
 
+@pytest.mark.thorough
 def test_experts_are_divided_over_the_nodes_of_a_rack() -> None:
     """The command gives the same answer, which meets the objective."""
     asked: dict[str, Any] = {"input_tokens": 2000, "output_tokens": 200, "concurrency": 256, "weights": "nvfp4"}

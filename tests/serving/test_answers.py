@@ -187,6 +187,7 @@ def test_impossible_questions_get_one_sentence(network: str, question: dict[str,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_a_pipeline_through_the_command() -> None:
     words = "serve llama-3-8b --gpu h100-sxm --pipeline 2 --replicas 2 --rate 5 --num-requests 50"
     result = CliRunner().invoke(main, [*words.split(), "--format", "json"])
@@ -210,6 +211,7 @@ def test_impossible_pipelines() -> None:
             pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=10, **arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_advice_tries_pipelines_only_where_nothing_else_fits() -> None:
     # 16 GB of weights in bf16 on 24 GB: one device is enough. 67 GB are too much for two of them.
     fits = pl.serve("llama-3-8b", gpu="l4", rate=0.1, advise="cost", num_requests=20, weights="bf16", tensor=1)
@@ -219,6 +221,7 @@ def test_advice_tries_pipelines_only_where_nothing_else_fits() -> None:
     assert any(name.endswith("tensor 2, weights bf16") for name in result.advice.refused)
 
 
+@pytest.mark.thorough
 def test_experts_are_divided_by_tensor_parallelism_without_kernels_of_an_engine() -> None:
     result = pl.serve("mixtral-8x7b", gpu="mi210", tensor=2, rate=1, num_requests=10)
     assert "expert parallelism is not modelled" in " ".join(result.notes)
@@ -226,6 +229,7 @@ def test_experts_are_divided_by_tensor_parallelism_without_kernels_of_an_engine(
     assert "expert parallelism" not in " ".join(placed.notes)
 
 
+@pytest.mark.thorough
 def test_advice_divides_experts_and_attention() -> None:
     result = pl.serve("qwen3-30b-a3b", gpu="b200", tensor=8, advise="cost", num_requests=20, output_tokens=32)
     advice = result.advice
@@ -242,11 +246,13 @@ def test_advice_divides_experts_and_attention() -> None:
     assert dict(result.document().facts)["parallelism"] == f"{chosen.parallelism()}, 1 replica"
 
 
+@pytest.mark.thorough
 def test_compressed_cache_holds_a_vector_for_several_tokens() -> None:
     result = pl.serve("deepseek-v4-flash", gpu="b200", tensor=4, precision="fp8", rate=1, num_requests=20)
     assert result.kernels is not None and result.latencies["tpot_s"]["p50"].value > 0
 
 
+@pytest.mark.thorough
 def test_advice_divides_attention_only_where_keys_and_values_would_be_stored_several_times() -> None:
     dense = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=2, advise="cost", num_requests=20, output_tokens=32)
     assert {one.parallelism() for one in dense.advice.candidates} == {"tensor 2"}
@@ -318,6 +324,7 @@ def test_limits_of_an_engine_are_those_of_each_rank(engine: str, ranks: int) -> 
     assert ("sequences per iteration of each of 8 ranks" in served.engine_limits) == (ranks == 8)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpu", "devices", "precision", "prompt_tokens", "answer_tokens", "measured_per_s"),
@@ -340,6 +347,7 @@ def test_long_requests_on_ranks_of_their_own(
     assert figure.value == pytest.approx(measured_per_s, rel=0.2)
 
 
+@pytest.mark.thorough
 def test_fewer_users_than_replicas_leave_the_others_idle() -> None:
     asked: Any = {"network": "llama-3.2-1b", "gpu": "h200-sxm", "concurrency": 2, "num_requests": 40}
     busy, idle = (pl.serve(**asked, replicas=replicas) for replicas in (2, 8))
@@ -349,6 +357,7 @@ def test_fewer_users_than_replicas_leave_the_others_idle() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_experts_on_several_nodes_exchange_tokens_over_the_network() -> None:
     """Sixteen H200 are in two computers of eight, which InfiniBand joins, not NVLink."""
     division = {"tensor": 16, "expert_parallel": 16, "attention_data_parallel": 16}

@@ -21,6 +21,7 @@ from paleo_lite.serving.requests import generate_traffic
 NETWORK = "llama-3.1-8b"
 
 
+@pytest.mark.thorough
 def test_waits_are_those_of_a_queue_with_priorities() -> None:
     """One request at a time is a server M/D/1 with priorities: Cobham (1954), mean waits R / ((1 - s') (1 - s)).
 

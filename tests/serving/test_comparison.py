@@ -120,6 +120,7 @@ def test_a_comparison_has_a_chart() -> None:
     assert "saturation rate, requests per second" in drawn and '"deployment": "l40s"' in drawn
 
 
+@pytest.mark.thorough
 def test_each_device_says_whether_it_meets_the_objectives() -> None:
     """By hand: 16.06 GB of weights are read in 4.8 ms at 3.35 TB/s, and take 18.6 ms at the 864 GB/s of an L40S."""
     asked: dict[str, Any] = {"gpu": ["h100-sxm", "h200-sxm", "l40s"], "rate": 1}

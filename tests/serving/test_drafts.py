@@ -37,6 +37,7 @@ def test_acceptance_gives_the_published_tokens_per_iteration() -> None:
                 assert choice.speculation.tokens_per_iteration == pytest.approx(yielded, abs=2e-3)
 
 
+@pytest.mark.thorough
 def test_three_tokens_of_deepseek_r1_are_as_fast_as_published() -> None:
     """2.16 times as fast on 8 B200 at batch size 1 (TensorRT-LLM, blog 2 on DeepSeek-R1's MTP)."""
     published = PUBLISHED["deepseek-r1"][0].tokens[3]
@@ -89,6 +90,7 @@ def test_heads_that_leave_no_room_for_a_cache_get_a_sentence() -> None:
         make_deployment(pl.Serve("llama-3-8b", **asked, speculation=drafting)).measure_room(traffic)
 
 
+@pytest.mark.thorough
 def test_advice_drafts_where_heads_are_published() -> None:
     asked: dict[str, Any] = {"gpu": "b200", "tensor": 1, "rate": 5, "output_tokens": 200, "num_requests": 200}
     result = pl.serve("gpt-oss-20b", **asked, advise="cost", slo="tpot=4ms")
@@ -103,6 +105,7 @@ def test_advice_drafts_where_heads_are_published() -> None:
     assert own.advice is not None and all(one.draft is None for one in own.advice.candidates)
 
 
+@pytest.mark.thorough
 def test_advice_tries_batches_that_fit_without_heads_only() -> None:
     """Four GB200 hold 20 of these sequences beside the weights of DeepSeek-R1, and 4 beside the block that drafts."""
     result = pl.serve(

@@ -78,6 +78,7 @@ def test_no_end_of_an_interval_is_above_the_limit() -> None:
     assert watts.low < watts.value < watts.high <= 700
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("network", "gpu", "tensor", "sequences", "output_tokens", "measured_w"),
     [

@@ -161,6 +161,7 @@ def test_ranks_of_sglang_share_a_chunk_but_not_the_tokens_of_a_prefill(chunk: in
     assert (engine.chunked_prefill, engine.max_batched_tokens, engine.max_sequences) == (chunk, tokens, 4096)
 
 
+@pytest.mark.thorough
 def test_a_larger_chunk_of_a_prefill_pool_computes_more_prompts_at_a_time() -> None:
     degrees = "replicas=1,tensor=8,expert-parallel=8,attention-data-parallel=8"
     waits_s = [

@@ -19,6 +19,7 @@ from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import generate_traffic
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -70,6 +70,7 @@ def test_a_narrower_cache_shortens_attention_only(on_device: ModelOnDevice, time
     assert narrow_s == pytest.approx(attention_s / 2, rel=0.05)  # half the bytes of a memory-bound kernel
 
 
+@pytest.mark.thorough
 def test_tensor_parallelism_is_that_of_scale() -> None:
     settings = pl.Settings(parallel=pl.ParallelConfig(tensor=4))
     row = scaling(
@@ -128,6 +129,7 @@ def test_only_networks_from_configs() -> None:
         pl.serve("resnet18", gpu="h100-sxm", rate=1)
 
 
+@pytest.mark.thorough
 def test_a_cache_with_states_says_how_many_sequences_of_these_requests_it_holds() -> None:
     """Qwen3-Next 80B: 36 of 48 layers keep a state of 32 heads of 128 x 128 numbers in fp32 (config.json)."""
     asked = {"gpu": "h200-sxm", "tensor": 2, "concurrency": 2, "num_requests": 4, "output_tokens": 16}

@@ -92,6 +92,7 @@ def test_sglang_counts_all_devices_as_tensor_parallel() -> None:
     assert options["--enable-dp-attention"] == "" and options["--kv-cache-dtype"] == "fp8_e4m3"
 
 
+@pytest.mark.thorough
 def test_tensorrt_llm_reads_attention_data_parallelism_from_a_file() -> None:
     command = serve(
         "qwen3-30b-a3b", kv_cache="fp8", attention_data_parallel=8, expert_parallel=4, engine="tensorrt-llm", **MIXTURE
@@ -108,6 +109,7 @@ def test_tensorrt_llm_reads_attention_data_parallelism_from_a_file() -> None:
     assert plain is not None and plain.startswith("trtllm-serve ") and "options.yaml" not in plain
 
 
+@pytest.mark.thorough
 def test_pipeline_and_whole_prompts() -> None:
     result = serve(
         "llama-3-70b", gpu="h100-sxm", tensor=2, pipeline=2, rate=1, num_requests=20, chunked_prefill=0,
@@ -121,6 +123,7 @@ def test_pipeline_and_whole_prompts() -> None:
     assert (options["--block-size"], options["--dtype"]) == ("32", "float16")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("question", "note"),
     [
@@ -182,6 +185,7 @@ DRAFTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize(
     ("engine", "drafts", "words"),
     [
@@ -219,6 +223,7 @@ def test_command_drafts_as_the_answer_does(engine: str, drafts: str, words: str)
     assert drafts != "mtp" or "are left out" not in " ".join(result.notes)
 
 
+@pytest.mark.thorough
 def test_heads_of_the_decode_pool_are_in_both_pools() -> None:
     """What drafts has keys and values of its own, which the prefill pool computes and sends."""
     result = serve(
@@ -258,6 +263,7 @@ def test_length_is_stated_where_the_cache_is_shorter_than_the_positions(engine: 
     assert large.longest_request is None and option not in str(large.launch_command)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("engine", "options", "words", "others"),
     [
@@ -284,6 +290,7 @@ def test_replicas_on_several_nodes_are_started_on_each(
     assert "HEAD" not in str(one.launch_command) and "a replica is on" not in " ".join(one.notes)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("gpu", "tensor", "nodes"), [("gb200", 16, 4), ("gb300", 8, 2), ("gb300", 4, 1), ("b200", 8, 1)]
 )

@@ -341,6 +341,7 @@ def test_a_report_is_the_file_that_its_name_says(tmp_path: Path) -> None:
     jsonschema.validate(yaml.safe_load(path.read_text()), COMPOSE)
 
 
+@pytest.mark.thorough
 def test_the_advised_deployment_is_the_one_that_is_started(tmp_path: Path) -> None:
     path = tmp_path / "best.kubernetes.yaml"
     question = pl.Serve("llama-3-8b", gpu="h100-sxm", tensor=1, weights="fp8", rate=10, advise="cost")

@@ -141,6 +141,7 @@ def test_stages_have_the_blocks_that_are_stated(on_device: ModelOnDevice) -> Non
         stage_workloads(decode, decode.network, connect_stages(2, 1, device_link="nvlink4", blocks=(16, 15)))
 
 
+@pytest.mark.thorough
 def test_a_server_with_stated_stages_is_as_slow_as_the_longest() -> None:
     asked = {"gpu": "l4", "pipeline": 2, "concurrency": 8, "num_requests": 40, "input_tokens": 256, "output_tokens": 32}
     usual, uneven = (

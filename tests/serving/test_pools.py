@@ -103,6 +103,7 @@ def test_decoding_is_spared_the_prompts_of_others() -> None:
         assert (after < before) is is_lower
 
 
+@pytest.mark.thorough
 def test_pools_differ_in_device_engine_and_number() -> None:
     answer = pl.serve(
         "llama-3-8b", **COMMON, rate=2, prefill_pool="gpu=b200,engine=sglang,tensor=2", decode_pool="replicas=3"
@@ -118,6 +119,7 @@ def test_pools_differ_in_device_engine_and_number() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_devices_that_hold_the_same_heads_all_send_them() -> None:
     """Llama 3 8B has 8 heads of keys and values: 16 devices hold each of them twice, so that none sends less."""
     seconds = []
@@ -141,6 +143,7 @@ PUBLISHED_TTFT_S = {
 """Mooncake's page on vLLM's connector: Qwen3-8B, one user, two servers of eight H800 with a ConnectX-7 each."""
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("tokens", PUBLISHED_TTFT_S)
 def test_first_tokens_of_two_servers_are_those_that_were_measured(tokens: int) -> None:
     """An H800 computes as an H100 does. Only the prompt of 128 tokens of this table was used for a constant."""
@@ -170,6 +173,7 @@ def test_what_a_transfer_consists_of() -> None:
     assert pool.transfer_s == pytest.approx(parts_s)
 
 
+@pytest.mark.thorough
 def test_engines_that_look_for_requests_once_per_iteration_take_as_many_of_them() -> None:
     """A network of a hundredth of the size has shorter iterations, and its prompts wait for less."""
     pools = {"prefill_pool": "tensor=8", "decode_pool": "tensor=8"}

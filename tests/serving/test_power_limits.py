@@ -36,6 +36,7 @@ def test_lower_limits_are_slower_and_the_knee_saves_energy() -> None:
     assert rates[3] > 0.3 * rates[0] and min(joules) < 0.9 * joules[0]
 
 
+@pytest.mark.thorough
 def test_a_limit_above_the_rated_one_changes_nothing() -> None:
     free, higher = serve(None), serve("900W")
     assert higher.figures == free.figures

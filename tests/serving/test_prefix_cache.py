@@ -58,6 +58,7 @@ def test_blocks_that_a_request_holds_are_not_evicted() -> None:
     assert cache.count_found([1, 2, 3]) == 2
 
 
+@pytest.mark.spread(2)
 @pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("blocks", "rate"), [(1_000, 0.0445), (10_000, 0.2116), (50_000, 0.3546), (None, 0.3664)]

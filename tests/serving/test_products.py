@@ -61,6 +61,7 @@ def test_4_bit_floating_point_is_not_multiplied_in_16_bits() -> None:
         pl.serve("llama-3-8b", gpu="b200", precision="bf16", weights="nvfp4", **SHORT)
 
 
+@pytest.mark.thorough
 def test_advice_searches_what_its_command_runs() -> None:
     advised = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, advise="cost", output_tokens=32, num_requests=20)
     assert advised.advice is not None

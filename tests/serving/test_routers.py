@@ -21,6 +21,7 @@ def hit_rate(answer: Any) -> float:
     return float(answer.figures["prefix_hit_rate"].value)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("router", "least"), [("prefix", 0.5), ("sticky", 0.65), ("scored", 0.6)])
 def test_sessions_find_their_history_at_one_replica_only(router: str, least: float) -> None:
     """Round r finds (r - 1) / r of its prompt, all five rounds 4 / 6; one of four replicas in turn finds less.
@@ -89,6 +90,7 @@ def test_routers_that_look_for_prefixes_need_some(router: str) -> None:
         pl.serve("llama-3.1-8b", **COMMON, rate=1, router=router)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_router_by_scores_sustains_twice_as_much_as_one_in_turn() -> None:
     """8,730 tokens/s instead of 4,429 (llm-d's cache manager, benchmark 73-capacity, Qwen3 32B on eight pairs of H100).

@@ -109,6 +109,7 @@ def test_the_first_users_are_anywhere_in_their_sessions() -> None:
     assert (begun.input_tokens[begun.follows[following]] < begun.input_tokens[following]).all()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_the_rate_is_that_of_the_server_however_many_requests_are_sent(engine: str) -> None:
     answers = [
@@ -118,6 +119,7 @@ def test_the_rate_is_that_of_the_server_however_many_requests_are_sent(engine: s
     assert len({repr(answer.figures["saturation_requests_per_s"]) for answer in answers}) == 1
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("places", [512, 4096])
 def test_a_server_of_many_places_sustains_its_rate_under_a_crowd(places: int) -> None:
     """Neither the end of answers that all end at once nor that of first ones that are short is a rate."""

@@ -27,6 +27,7 @@ def run(deployment: Deployment, traffic: Traffic) -> tuple[PreparedDeployment, O
     return prepared, prepared.run(traffic)[0]
 
 
+@pytest.mark.spread(12)
 @pytest.mark.parametrize("engine", list(SERVERS))
 @pytest.mark.parametrize("rate", [3.0, 40.0, float("inf")])
 def test_tokens_and_time_are_conserved(deployment: Deployment, engine: str, rate: float) -> None:
@@ -47,6 +48,7 @@ def test_tokens_and_time_are_conserved(deployment: Deployment, engine: str, rate
     assert outcome.busy_s <= outcome.finish_s.max() + 1e-9
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("engine", list(SERVERS))
 def test_littles_law(deployment: Deployment, engine: str) -> None:
     """The mean number of decoding sequences is their rate times their time of decoding (Little 1961).
@@ -79,6 +81,7 @@ def test_a_longer_closed_loop_repeats_a_shorter_one(deployment: Deployment) -> N
     assert waits[1] == pytest.approx(waits[0], rel=0.08)
 
 
+@pytest.mark.thorough
 def test_estimates_do_not_depend_on_the_length_of_a_closed_loop(deployment: Deployment) -> None:
     """100 users whose lengths are drawn wait as long in 200 requests each as in ten, within 2%."""
     waits, seconds = [], []

@@ -28,6 +28,7 @@ def test_longer_requests_than_those_of_the_asked_traffic_are_simulated() -> None
     assert highest(found) > 2 and found.slo["missed"] == []
 
 
+@pytest.mark.thorough
 def test_the_rate_holds_where_it_is_asked_of_a_longer_run() -> None:
     """At the saturation rate itself 1,000 requests meet the objective, and 5,000 wait longer."""
     asked: dict[str, Any] = {"network": "llama-3.1-8b", "gpu": "l40s"}
@@ -42,6 +43,7 @@ def test_the_rate_holds_where_it_is_asked_of_a_longer_run() -> None:
     assert beyond.latencies["ttft_s"]["p90"].value > 1.0
 
 
+@pytest.mark.thorough
 def test_prompts_in_common_raise_the_rate() -> None:
     """Of 2,000 tokens 1,900 are common to all, so that a replica meets the objective at a higher rate."""
     common, alone = (

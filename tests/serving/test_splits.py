@@ -38,6 +38,7 @@ def advised() -> Serving:
     return result
 
 
+@pytest.mark.thorough
 def test_long_prompts_are_computed_apart(advised: Serving) -> None:
     """A prompt of 8,000 tokens takes longer than 20 tokens may, so that one server does both only at few sequences."""
     assert advised.advice is not None and advised.prefill_pool is not None

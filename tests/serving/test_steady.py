@@ -36,6 +36,7 @@ def test_as_many_requests_are_answered_as_arrive() -> None:
         assert result.offered_requests_per_s == pytest.approx(8)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("users", [1, 8])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_as_many_requests_are_under_way_as_there_are_users(engine: str, users: int) -> None:
@@ -151,6 +152,7 @@ def test_arrivals_have_the_rate_that_is_asked_for() -> None:
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.1)  # as of exponential intervals
 
 
+@pytest.mark.thorough
 def test_sessions_have_the_rate_of_all_their_requests() -> None:
     result = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=2, workload="conversation:turns=5", num_requests=100)
     assert result.offered_requests_per_s == pytest.approx(2)

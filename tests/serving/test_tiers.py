@@ -27,6 +27,7 @@ def test_what_has_no_room_goes_to_the_next_tier() -> None:
     assert host.has(1)  # its use made it the most recent one
 
 
+@pytest.mark.thorough
 def test_a_tier_restores_the_hits_of_a_cache_that_overflows() -> None:
     """Without limits ten rounds find (10 - 1) / (10 + 1) of their prompts."""
     rates, seconds = [], []
@@ -38,6 +39,7 @@ def test_a_tier_restores_the_hits_of_a_cache_that_overflows() -> None:
     assert seconds[1] < seconds[0]
 
 
+@pytest.mark.thorough
 def test_hits_fall_when_the_sessions_no_longer_fit_into_host_memory() -> None:
     rates = []
     for size in ("2GB", "5GB", "30GB"):

@@ -70,6 +70,7 @@ def test_drafts_raise_the_bound() -> None:
     assert most_requests_per_s(pool, 8, draft) > 1.2 * most_requests_per_s(pool, 8, None)
 
 
+@pytest.mark.thorough
 def test_the_ranking_is_that_of_all_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 12, "workers": 2, "advise": "cost", "output_tokens": 64}
     quick = pl.serve("llama-3.1-8b", **asked).advice
@@ -81,6 +82,7 @@ def test_the_ranking_is_that_of_all_deployments(monkeypatch: pytest.MonkeyPatch)
     assert quick.too_large and len(quick.candidates) + len(quick.too_large) == len(whole.candidates)
 
 
+@pytest.mark.thorough
 def test_all_are_simulated_where_none_fits() -> None:
     """What comes nearest is shown, which only simulations say."""
     advice = pl.serve("llama-3.1-8b", gpu="l40s", rate=50, workers=1, advise="cost", output_tokens=64).advice

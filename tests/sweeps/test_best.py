@@ -62,6 +62,7 @@ OF_A_CSV = (None, "network == resnet50 and (gpu == k80-die or gpu = 'v100-sxm2')
 """Those that `make test` asks of a CSV file: of all rows, of texts, and of what is missing."""
 
 
+@pytest.mark.spread(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sweep", "where", "query"),
@@ -248,6 +249,7 @@ def test_absent_is_neither_less_nor_more() -> None:
         assert parse_where(text, columns).mask(batch).to_pylist() == expected, text
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("most", [7, 100, 10**6])
 def test_a_sample_is_spread_over_all_rows_that_fit(sweep, monkeypatch, most):
     path, frame = sweep

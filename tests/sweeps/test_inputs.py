@@ -70,6 +70,7 @@ def test_a_network_edited_between_kill_and_resume_is_not_mixed_with_itself(tmp_p
     assert not output.exists()
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("kind", ["a folder", "a descriptor", "a device"])
 @pytest.mark.parametrize("edit", ["change", "remove", "change and interrupt"])
 def test_a_file_that_is_edited_while_a_sweep_runs_is_noticed_at_its_end(tmp_path, kind, edit):

@@ -55,6 +55,7 @@ def test_a_sweep_over_power_limits_has_a_knee(limits, tmp_path) -> None:
     assert f"and {lowest:g} W has the lowest energy" in picture.read_text("utf-8")
 
 
+@pytest.mark.thorough
 def test_the_knee_of_servers(tmp_path) -> None:
     path = tmp_path / "servers.csv"
     asked = {"precision": "bf16", "concurrency": 4, "input_tokens": 64, "output_tokens": 64, "num_requests": 8}

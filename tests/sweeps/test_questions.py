@@ -77,6 +77,7 @@ def test_best_ranks_servers(servers: Path) -> None:
     assert max(row["output_tokens_per_s_per_gpu"] for row in front.rows) == rows.output_tokens_per_s_per_gpu.max()
 
 
+@pytest.mark.thorough
 def test_any_option_of_a_server_is_an_axis(tmp_path: Path) -> None:
     """Users, formats, limits and clocks: in a CSV file each row is the answer under its own."""
     asked = {**SERVER, "gpu": "a100-sxm-80gb", "input_tokens": 64, "output_tokens": 16, "num_requests": 10}
@@ -89,6 +90,7 @@ def test_any_option_of_a_server_is_an_axis(tmp_path: Path) -> None:
         assert row["ttft_p50_s"] == pytest.approx(served.latencies["ttft_s"]["p50"].value)
 
 
+@pytest.mark.thorough
 def test_experts_and_attention_are_axes(tmp_path: Path) -> None:
     question = pl.Serve(
         "qwen3-30b-a3b", gpu="h200", concurrency=8, tensor=[2, 8], expert_parallel=[1, 8],
@@ -164,6 +166,7 @@ def test_own_machines_are_ranked(tmp_path: Path) -> None:
     assert (fastest["gpu"], fastest["weights"]) == ("rtx4090", "q4_k_m")
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     "question",
     [

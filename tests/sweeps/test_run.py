@@ -175,6 +175,7 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
         assert watts == pytest.approx(one.power_w, rel=1e-9)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("phase", ["inference", "prefill", "decode"])
 def test_formats_of_products_are_swept_as_precisions(tmp_path, phase) -> None:
     """A row of nvfp4 or fp8 in blocks equals the prediction in it; training by a recipe is refused."""
@@ -272,6 +273,7 @@ def check_row(row: dict, answer: ScaleRow) -> None:
     assert ends == (None if answer.interval is None else pytest.approx(answer.interval, rel=1e-9))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "strategy", ["data", "zero-1", pytest.param("zero-2", marks=pytest.mark.thorough), "zero-3", "pipeline-1f1b"]
 )
@@ -369,6 +371,7 @@ def test_strategies_without_options_of_theirs_are_not_swept() -> None:
         space.check()
 
 
+@pytest.mark.thorough
 def test_interrupted_sweep_resumes(tmp_path, small_chunks) -> None:
     whole, path = tmp_path / "whole.parquet", tmp_path / "sweep.parquet"
     run_sweep(SMALL, whole, choose_model, jobs=1)
@@ -392,6 +395,7 @@ def test_an_interrupt_before_the_first_chunk_keeps_nothing_and_says_so(tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("end", ["killed", "interrupted", "killed with one chunk removed", "killed with the lock"])
 def test_an_end_after_the_output_is_complete_leaves_nothing_for_the_next_run(
     tmp_path, small_chunks, monkeypatch, end
@@ -509,6 +513,7 @@ def test_rows_of_a_sweep_as_a_data_frame(tmp_path, suffix) -> None:
     assert sweep.to_dict()["rows"] == len(frame) == 4
 
 
+@pytest.mark.thorough
 def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
     """The second sweep names the running process; a killed sweep resumes and writes the same output."""
     process, space = half_done
@@ -525,6 +530,7 @@ def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"sweep.parquet", "whole.parquet", "here"}
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_chunks_remain_until_the_output_is_complete(tmp_path, small_chunks, monkeypatch, suffix) -> None:
     path = tmp_path / f"sweep.{suffix}"
@@ -561,6 +567,7 @@ def no_file_above():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 @pytest.mark.parametrize("share", [0.5, 1.5])
 def test_sweep_can_resume_after_a_full_disk(tmp_path, small_chunks, no_file_above, share, suffix) -> None:
@@ -654,6 +661,7 @@ class LostScheduler:
         return future
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("make_error", "sentence"),
     [
@@ -698,6 +706,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_one_sentence(tmp_path, small_chunks) -> None:
     pytest.importorskip("distributed")
@@ -716,6 +725,7 @@ def test_a_scheduler_that_is_killed_is_one_sentence(tmp_path, small_chunks) -> N
     started.wait()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_cluster_with_a_killed_worker_writes_the_same(tmp_path, small_chunks) -> None:
     distributed = pytest.importorskip("distributed")

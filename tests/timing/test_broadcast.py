@@ -43,6 +43,7 @@ MODELS = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "precision", "name"),

@@ -179,6 +179,7 @@ def test_a_precision_that_the_device_lacks():
         ModelTimer(ROOFLINE, Machine(find_device("k80")), "fp16")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("gpu", "device", "precision", "at_most"),

@@ -148,6 +148,7 @@ def test_impossible_questions_are_refused(changes, error, message):
         predicted(**changes)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
 def test_a_batch_takes_at_most_twice_as_long_as_its_half(precision: str) -> None:
     """A batch can be computed as two halves, one after the other, so it never takes longer than both.

@@ -183,6 +183,7 @@ def test_autograd_saves_these_bytes(name, built) -> None:
         module.eval()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_einsum_of_a_single_window_saves_a_little_less(built) -> None:
     """maxvit_t's last stage has one window: views are enough there, which we do not see."""

@@ -68,6 +68,7 @@ def tracked_by_torch(name: str, batch_size: int, training: bool) -> int:
         return sum(part["Total"] for part in tracker.get_tracker_snapshot("peak").values())
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -200,6 +201,7 @@ def test_what_one_device_can_do_comes_before_several_devices() -> None:
     assert keys == sorted(keys)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("gpu", "is_timed"), [("a100-sxm-40gb", True), ("rtx4090", False)])
 def test_sharding_over_host_links_has_no_time(gpu: str, is_timed: bool) -> None:
     """An A100 has NVLink; of an RTX 4090, eight devices share the PCIe links of their host."""
@@ -236,6 +238,7 @@ def test_checkpointing_and_accumulation_need_less(name) -> None:
     assert total(accumulation=8) < 0.5 * total(accumulation=2) < 0.5 * total()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("checkpointing", "tensors"), [pytest.param("none", 71, marks=pytest.mark.thorough), ("sqrt", 16)]
 )

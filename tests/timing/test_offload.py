@@ -172,6 +172,7 @@ def test_the_precision_of_paged_state_is_said() -> None:
     assert not any("as bitsandbytes keeps it" in note for note in pl.train(**{**ONE_GPU, "optimizer": "adamw"}).notes)
 
 
+@pytest.mark.thorough
 def test_remedies_of_paged_state_agree_with_their_largest_batch() -> None:
     """What fits has a largest batch of at least the one asked; several devices divide the state, and do not page it."""
     answer = pl.train("llama-3.2-3b", gpu="rtx4090", optimizer="paged-adamw", batch_size=8)

@@ -242,6 +242,7 @@ def test_the_energy_at_the_meter_has_all_devices_and_their_hosts() -> None:
     assert metered.site.usd == pytest.approx(0.2 * metered.site.energy_j / 3.6e6)
 
 
+@pytest.mark.thorough
 def test_attention_of_cards_without_fused_kernels_is_that_of_separate_products() -> None:
     """AOTriton 0.10b supports gfx1201, the chip of the RX 9070 XT; gfx1101, that of the RX 7800 XT, experimentally
     (pytorch/pytorch, pull request 156499)."""

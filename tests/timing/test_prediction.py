@@ -325,6 +325,7 @@ def reasons_below_bound(found: pl.Prediction) -> list[str]:
     return reasons
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_a_forecast_of_layers_is_above_its_bound_or_says_why(phase: str) -> None:
     networks = ["vgg16", "resnet50", "alexnet", "mobilenet_v2", "bert-base"]
@@ -338,6 +339,7 @@ def test_a_forecast_of_layers_is_above_its_bound_or_says_why(phase: str) -> None
     assert said == {"convolutions by an algorithm with fewer multiplications"} and len(found) == 90
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["vllm", "sglang", "tensorrt-llm"])
 def test_a_forecast_of_an_engine_is_above_its_bound_or_says_why(execution: str) -> None:

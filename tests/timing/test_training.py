@@ -237,6 +237,7 @@ def test_inference_imports_nothing_for_memory() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+@pytest.mark.thorough
 def test_a_model_that_is_too_large_is_tuned_with_adapters() -> None:
     """Full fine-tuning of 8 billion parameters takes 16 bytes each; QLoRA with checkpointing fits into 24 GB, and
     computing activations again costs a third of the backward and forward pass, or less."""

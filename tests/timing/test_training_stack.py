@@ -63,6 +63,7 @@ def test_damaged_constants_are_refused(
     stack.stack_constants.cache_clear()
 
 
+@pytest.mark.thorough
 def test_recomputation_that_the_memory_requires() -> None:
     """Llama 3 70B in Megatron-Bridge's layout fits 64 H100 of 80 GB without recomputation, but not 32."""
 

@@ -145,6 +145,7 @@ def test_shipped_links_match_single_measurements() -> None:
         assert predicted_s == pytest.approx(measured_ms / 1e3, rel=0.12)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_shipped_files_are_reproduced_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tomli_w")
@@ -159,6 +160,7 @@ def test_shipped_files_are_reproduced_exactly(tmp_path: Path, monkeypatch: pytes
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.thorough)])
 def test_held_out_errors_match_the_documentation(every: int) -> None:
@@ -174,6 +176,7 @@ def test_held_out_errors_match_the_documentation(every: int) -> None:
     assert np.mean([abs(point.error) for point in points if point.held_out == "sizes"]) < 0.10
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_command() -> None:
     shown = run("--data", str(MEASURED.parent), "--split", "collectives", "--gpu", "h200-sxm")
@@ -240,6 +243,7 @@ def test_a_machine_is_forecast_by_others() -> None:
     assert alone.start_s > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_collectives_are_rows_of_their_machine() -> None:
     rows = measured_collectives(DATA)

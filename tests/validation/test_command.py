@@ -86,6 +86,7 @@ def test_plot_has_the_figures_of_its_table(
     assert result.exit_code == 0 and f"Predicted against measured: {split}" in drawn and title in drawn
 
 
+@pytest.mark.spread(1)
 @pytest.mark.needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["own", "order", "transformers", "operations", "profile", "ppp"])

@@ -64,6 +64,7 @@ def evidence() -> list[MeasuredPower]:
     return measured_powers(DATA)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.slow
 def test_the_shipped_constants_are_the_fit() -> None:
@@ -74,6 +75,7 @@ def test_the_shipped_constants_are_the_fit() -> None:
         assert shipped.watts(shares) == pytest.approx(again.watts(shares), rel=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("siblings", [False, pytest.param(True, marks=pytest.mark.thorough)])

@@ -53,6 +53,7 @@ def rows(name: str, *conditions: str) -> int:
         return sum(all(condition in line for condition in conditions) for line in stream)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.slow
 def test_every_cell_is_of_a_known_device_class_and_format() -> None:
@@ -88,6 +89,7 @@ def test_most_rows_of_a_table_are_read(reader: str, table: str, total: int) -> N
     assert 0.75 * total <= read <= total
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.slow
 def test_experts_in_mxfp4_that_sglang_shares_with_vllm_are_read_under_both() -> None:

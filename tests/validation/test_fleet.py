@@ -38,6 +38,7 @@ def test_a_published_deployment() -> None:
     assert times.ttft_s[1] == pytest.approx(0.323, rel=0.35) and times.ttft_s[0] < 0.323 < times.ttft_s[2]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tiers", "published"),
@@ -64,6 +65,7 @@ def test_direction_and_size_of_a_gain() -> None:
     assert page.title == "Gains of fleets: 1 of 2 in the right direction, 1 within a third"
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.slow
 def test_every_gain_has_its_published_rows() -> None:

@@ -117,6 +117,7 @@ def test_flagged_rows_and_unknown_devices_are_omitted() -> None:
     assert len([t for t in found.layers if t.kind == "conv"]) == 282 - sum(row["gpu"] == "MI25" for row in flagged)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_command_holds_out_layers() -> None:
     """The error is lower than that of launch plus roofline with three fitted parameters (28% to 33%)."""
@@ -201,6 +202,7 @@ def test_operands_in_a_loop_come_from_the_l2_if_they_fit() -> None:
     assert cache_of(find_device("mi210"), "fp16").bytes_from_memory(1e6) == 1e6
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_sources_with_constants_of_their_own() -> None:
     """A product in fp8 includes the conversion of its input; rocBLAS was timed on another computer for each chip."""

@@ -60,6 +60,7 @@ def validation():
     return validate_scaling(DATA)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_shipped_platforms_match_the_data(validation):
     fitted = platforms_of(validation)
@@ -105,6 +106,7 @@ def test_quoted_points_match_their_sources():
     assert (dgx.workers, dgx.than_workers, dgx.efficiency) == (16, 8, 0.831)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_coverage_of_held_out_clusters():
     points = cluster_points(DATA)
@@ -123,6 +125,7 @@ def test_coverage_of_held_out_clusters():
     assert shipped_error == pytest.approx(sum(abs(each.error) for each in cluster) / len(cluster), abs=0.001)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_one_measurement_on_two_nodes_improves_forecasts_of_more_nodes():
     points = [point for point in cluster_points(DATA) if point.cluster in ("EC2 p2.8xlarge distributed", "DLPerf")]

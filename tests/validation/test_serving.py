@@ -43,6 +43,7 @@ def test_a_trace_has_the_rate_and_the_lengths(tmp_path: Path) -> None:
     assert rows[:, 1].sum() == 2 * 73_671 and len(rows) / rows[-1, 0] == pytest.approx(8, rel=0.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_throughput_of_a_published_table() -> None:
     """TensorRT-LLM 0.17, Llama 3.1 8B in fp16 on A100: within the interval, and within the goal of 15%."""
@@ -59,6 +60,7 @@ def test_throughput_of_a_published_table() -> None:
     assert (group["source"], group["quantity"], group["points"]) == ("TensorRT-LLM 0.17", "throughput", 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_pipeline_over_two_nodes() -> None:
     """llm-k8s, Llama 3.3 70B in bf16 on 8 A100: tensor 4 and pipeline 2 are within 40%, and slower than tensor 8."""

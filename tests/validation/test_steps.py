@@ -186,6 +186,7 @@ def test_evidence_matches_the_shipped_pool(key: GroupKey) -> None:
     assert np.array(again.theta)[is_efficiency] == pytest.approx(np.array(shipped_fit.theta)[is_efficiency], abs=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_suggested_measurements_reduce_errors_more_than_random_ones() -> None:
     """Two TITANs are held out; the intervals are as wide as the suggestion expects."""
@@ -200,6 +201,7 @@ def test_suggested_measurements_reduce_errors_more_than_random_ones() -> None:
     assert rows["suggested", 2].points == rows["none", 0].points - 2 * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_order_of_two_devices() -> None:
     """Two TITANs are held out; the source's times give the order where they differ by more than 15%."""
@@ -213,6 +215,7 @@ def test_order_of_two_devices() -> None:
     assert validate_order(steps, (), lambda gpu, _: gpu == "titan-xp") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_transformers_are_validated_separately() -> None:
     networks = ("vit_b_16", "swin_t", "resnet50", "vgg16", "mobilenet_v2", "densenet121")

@@ -30,6 +30,7 @@ def test_every_row_is_read_or_counted_and_parameters_match_the_source() -> None:
         assert network.parameters / 1e9 == pytest.approx(step.billions, rel=0.03), step.model
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 @pytest.mark.slow  # two fits and 18 steps of networks of up to 126 blocks
 def test_forecast_of_a_gpu_without_fitted_steps() -> None:
@@ -86,6 +87,7 @@ def test_the_fit_of_the_stack_chooses_the_kernels_of_experts_of_the_stack() -> N
     assert constants.expert_efficiency == {name: PRIOR[name][0] for name in ("separate", "fused")}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", ["fp8", "expert_host_s", "exposed_tensor", "exposed_sharding", "state_space_dual"])
 def test_a_fit_predicts_steps_anew_where_they_depend_on_a_constant(name: str) -> None:
@@ -131,6 +133,7 @@ def test_forecast_of_pretraining() -> None:
     assert all(0.45 * reported_bytes < one.memory_bytes < reported_bytes for one in forecasts)
 
 
+@pytest.mark.thorough
 def test_mixtures_in_torchtitan_are_forecast() -> None:
     """On B200 and GB300, from other sources than any fit; DeepEP is faster than NCCL's all-to-all."""
     from validation.training.mixtures import mixture_steps
@@ -170,6 +173,7 @@ def comparisons() -> list[ReproducedStep]:
     return [compare(point) for point in published_steps()]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "steps"), [("llm-foundry", 42), ("torchtitan", 10)])
 def test_steps_are_forecast_within_12_percent(comparisons: list[ReproducedStep], source: str, steps: int) -> None:

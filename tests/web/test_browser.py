@@ -213,6 +213,7 @@ def test_a_profile_is_uploaded(visit, tmp_path, trace_profile, pyprof_profile):
     page.get_by_test_id("stAlert").get_by_text("notes.txt: not a profile that paleo-lite reads").wait_for()
 
 
+@pytest.mark.thorough
 def test_a_bad_uploaded_file_gives_an_error_message(visit, tmp_path):
     page = visit("?ask=predict&network=resnet50&gpu=t4")
     expect_times(page, "t4")
@@ -304,6 +305,7 @@ def screenshot():
     return module
 
 
+@pytest.mark.thorough
 def test_a_screenshot_waits_until_the_tables_are_filled(visit, screenshot, tmp_path):
     page = visit(screenshot.QUERY)
     screenshot.take_screenshot(page, str(tmp_path / "ui.png"))
@@ -352,6 +354,7 @@ EDGE = """() => {
 """Whether the first table scrolls, how its background moves, whether that has the colour of the page, and which."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 def test_a_wide_table_has_a_shadow_where_it_is_cut(visit, scheme):
     """The shadows stay in place; covers in the colour of the page move with the table, and bare them at its end."""
@@ -360,6 +363,7 @@ def test_a_wide_table_has_a_shadow_where_it_is_cut(visit, scheme):
     assert page.evaluate(EDGE) == [True, "local, local, scroll, scroll", True, scheme]
 
 
+@pytest.mark.thorough
 def test_a_keyboard_is_enough(visit):
     page = visit(NETWORK)
     expect_times(page)

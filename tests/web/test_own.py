@@ -95,6 +95,7 @@ def test_the_page_uses_uploaded_networks_devices_and_calibrations(files, tmp_pat
     assert calibration.value == "ours.toml" and "t4-fp32" in calibration.options
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_visitors_with_files_of_the_same_name_share_nothing(files, tmp_path):
     """Sessions of one process, in turn: each answers for its own device, which only it knows."""

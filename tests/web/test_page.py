@@ -79,6 +79,7 @@ def texts(page):
     return [unescaped(element.value) for kind in kinds for element in kind]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("asked", WANTED)
 def test_every_question_opens_on_three_devices_and_names_no_option_of_the_command_line(asked):
     page = opened(ask=asked)
@@ -96,6 +97,7 @@ def test_every_question_opens_on_three_devices_and_names_no_option_of_the_comman
     assert shown[:2] == [first_view(asked).command(), first_view(asked).python()]
 
 
+@pytest.mark.thorough
 def test_every_control_of_training_changes_the_answer():
     """Controls are set one after the other and keep their values."""
     page = opened(network="gpt2", gpu=["t4"], lora="16", weights="int4", precision="fp16")
@@ -131,6 +133,7 @@ def test_several_values_are_compared():
     assert list(page.table[0].value["batch"]) == [1, 2, 4] * 2
 
 
+@pytest.mark.thorough
 def test_devices_are_trained_together():
     page = opened(network="resnet50", gpu=["v100-sxm2", "t4"], workers="1,2,4", link="25 GB/s")
     asked = {"workers": [1, 2, 4], "link": "25 GB/s"}
@@ -147,6 +150,7 @@ def test_devices_are_trained_together():
     assert any("4,2,...,1" in unescaped(error.value) for error in page.error)
 
 
+@pytest.mark.thorough
 def test_servers_stand_side_by_side():
     page = opened(ask="serve", network="llama-3-8b", gpu=["h100-sxm", "l40s"], rate="2", num_requests="100")
     answers = [pl.serve("llama-3-8b", gpu=gpu, rate=2, num_requests=100) for gpu in ("h100-sxm", "l40s")]
@@ -172,6 +176,7 @@ def test_own_machines_are_ranked():
     ]
 
 
+@pytest.mark.thorough
 def test_only_videos_have_frames():
     page = opened(ask="diffusion", network="sdxl", gpu=["a100-sxm-80gb"], steps="20")
     assert figures(page) == [format_time_short(pl.diffusion("sdxl", gpu="a100-sxm-80gb", steps=20).time_s)]
@@ -186,6 +191,7 @@ def test_only_videos_have_frames():
     assert "width is a multiple of 8" in unescaped(page.error[0].value)
 
 
+@pytest.mark.thorough
 def test_decode_counts_tokens_and_has_a_context():
     page = opened(ask="predict", network="llama-3-8b", gpu=["h100-sxm"], phase="decode", batch_size="8")
     assert any("tokens/s" in text for text in texts(page))
@@ -200,6 +206,7 @@ def test_decode_counts_tokens_and_has_a_context():
     assert key_of("predict", "sequence_length") not in widgets(page)
 
 
+@pytest.mark.thorough
 def test_every_question_keeps_its_controls_and_has_networks_of_its_own():
     page = opened(network="vgg16", gpu=["t4"], batch_size="8")
     choose(page, "serve")
@@ -242,6 +249,7 @@ def test_no_device_is_selected():
     assert address(page, "gpu") == [""]
 
 
+@pytest.mark.thorough
 def test_calibrations_are_those_of_the_devices():
     page = opened(ask="predict", network="resnet50", gpu=["v100-sxm2", "k40m"], precision="fp32")
     assert widgets(page)[key_of("predict", "calibration")].options == ["default", "k40m-fp32", "v100-sxm2-fp32"]
@@ -253,6 +261,7 @@ def test_calibrations_are_those_of_the_devices():
     assert address(page, "gpu") == ["k40m"] and "calibration" not in page.query_params
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "query",
     [
@@ -344,6 +353,7 @@ def test_files_that_are_not_profiles_show_an_error(name, content, sentence):
     assert "/tmp" not in error.value and "internal error" not in error.value
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_real_profiles_are_shown(request):
     folder = DATA / "profiles"

@@ -146,6 +146,7 @@ def test_unfinished_requests_keep_nobody_out(server: Server) -> None:
             connection.close()
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     "frame",
     [

@@ -26,6 +26,7 @@ from paleo_lite.web.wanted import APPLIES, NOT_OFFERED, WANTED, offered_options,
 from strategies import VIEWS
 
 
+@pytest.mark.thorough
 @given(VIEWS)
 def test_an_address_gives_the_view_back(view):
     found, problems = read_query(view.to_query())
@@ -167,6 +168,7 @@ ASKED = {
 }  # fmt: skip
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("query", ASKED.values(), ids=ASKED)
 def test_page_command_and_python_give_the_same_json(query):
     view, problems = read_query(query)

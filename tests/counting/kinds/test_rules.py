@@ -296,6 +296,7 @@ def test_every_count_is_affine_in_the_batch_and_never_negative(layers, batch_siz
         assert work.counts("inference", batch_size)[index] == forward
 
 
+@pytest.mark.thorough
 @given(layers=any_layer(), name=st.text(max_size=8))
 def test_counts_do_not_depend_on_names(layers, name):
     renamed = [entry._replace(name=f"{name}{index}", origin="opaque:x") for index, entry in enumerate(layers)]

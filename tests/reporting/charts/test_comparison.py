@@ -48,6 +48,7 @@ def test_time_predicted_by_the_ppp_is_time_at_peak_over_ppp(beside):
     assert "PPP 0.4" in str(ppp_chart(beside).to_dict())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_comparison_with_a_ppp_model_is_the_ppp_chart_and_two_profiles_raise(beside):
     assert comparison_chart(beside).to_dict() == ppp_chart(beside).to_dict()

@@ -40,6 +40,7 @@ def prediction():
     return pl.predict("mobilenet_v2", gpu="titan-rtx", precision="fp16", batch_size=8, phase="training")
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CHARTS)
 def test_every_chart_becomes_every_format(prediction, name):
     from PIL import Image
@@ -69,6 +70,7 @@ def test_the_page_needs_no_network(prediction):
     assert len(page) < 5e6
 
 
+@pytest.mark.thorough
 def test_html_contains_the_chart_with_any_title(prediction, tmp_path, monkeypatch):
     monkeypatch.setenv("PALEO_LITE_CACHE", str(tmp_path))
     chart = kind_chart(prediction).properties(title="</script><b>x</b>")
@@ -128,6 +130,7 @@ def test_times_have_a_readable_unit(seconds, unit):
     assert time_unit(seconds)[1] == unit
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_network_of_one_layer_is_drawn(name):
     rows = pl.predict("alexnet", gpu="titan-rtx").rows()

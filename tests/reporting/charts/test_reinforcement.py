@@ -39,6 +39,7 @@ def test_trainer_and_engines_work_at_the_same_time_off() -> None:
     assert starts == {"trainer": 0, "engines": 0}
 
 
+@pytest.mark.thorough
 def test_divisions_are_points() -> None:
     marks = drawn(advise=True)["data"]["values"]
     assert SHARED in {mark["devices"] for mark in marks} and len({mark["devices"] for mark in marks}) > 2

@@ -65,6 +65,7 @@ def title(chart):
     return chart.to_dict()["title"]["text"]
 
 
+@pytest.mark.thorough
 def test_scaling_curves_are_the_rows():
     table = scaling("alexnet", gpu="k80-die", link="ethernet20", workers="1,2,4,8", price="0.9 USD/h", images="1M")
     chart = scale_chart(table)
@@ -226,6 +227,7 @@ def test_a_picture_has_its_title_in_its_metadata():
     assert Image.open(io.BytesIO(render(chart, ".png"))).text["Title"] == chart.to_dict()["title"]["text"]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("number", [1, BARS_AT_MOST + 1, 3 * POINTS_AT_MOST])
 def test_one_many_and_too_many_points(number):
     chart = accuracy_chart(pairs(number) if number < 1000 else pairs(500) * (number // 500), "title")
@@ -280,6 +282,7 @@ def test_png_recompression_is_lossless():
     assert second.info == first.info
 
 
+@pytest.mark.thorough
 def test_a_scaling_chart_says_which_rows_do_not_fit():
     table = scaling("llama-3-8b", platform="dgx-h100", workers="1,2", precision="bf16", batch_size=32)
     assert [row.fits for row in table.rows] == [False, False]

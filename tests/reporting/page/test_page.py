@@ -84,6 +84,7 @@ def pl_options():
     return TrainingOptions("sgd")
 
 
+@pytest.mark.thorough
 def test_page_loads_no_external_resources(page):
     read = Reader(page)
     for _, attributes in read.tags:
@@ -137,6 +138,7 @@ def test_the_report_lists_how_to_reproduce_it(page):
         assert hashlib.sha256((shipped_folder(folder) / name).read_bytes()).hexdigest() in text
 
 
+@pytest.mark.thorough
 def test_the_same_command_gives_the_same_page(write, tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     for n in range(2):
@@ -169,6 +171,7 @@ def test_names_of_kernels_and_files_are_escaped(write, profile, tmp_path, hostil
     assert "&lt;script&gt;document.title" in text and "&lt;img src=x onerror=1&gt;.parquet on Tesla K40m" in text
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("distinct", [1, 500, 5_000])
 def test_a_profile_of_100_000_kernels_stays_small(write, profile, tmp_path, distinct):
     names = [f"some_kernel_with_a_name_like_{index}" for index in range(distinct)]
@@ -181,6 +184,7 @@ def test_a_profile_of_100_000_kernels_stays_small(write, profile, tmp_path, dist
     assert "100,000 calls" in text
 
 
+@pytest.mark.thorough
 def test_a_network_of_a_thousand_layers_stays_small(write, tmp_path):
     network = max(shipped_folder("models").glob("*.json"), key=lambda path: path.read_text().count('"module:')).stem
     layers = len(pl.predict(network, gpu="k40m").names)
@@ -246,6 +250,7 @@ def test_improvements_are_ordered_by_gain():
     assert help_content(base, Alternatives()) == ([], [])
 
 
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_real_profiles(write, tmp_path):
     folder = DATA / "profiles"

@@ -92,6 +92,7 @@ def test_sorting_by_mouse_and_keyboard(view, report):
     assert head.get_attribute("aria-sort") is None
 
 
+@pytest.mark.thorough
 def test_filtering_shows_the_number_of_rows(view, report):
     page = view(report)
     total = len(names(page))
@@ -122,6 +123,7 @@ def test_without_script_the_page_is_complete(view, report):
     assert page.locator(f"{LAYERS} thead").inner_text().split()[0] == "layer"
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_a_report_is_readable_on_every_screen_and_scheme(view, report, scheme, viewport):
