@@ -181,6 +181,28 @@ def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = 
     return MemoryPlan(graph, kinds, sizes, last_use, first_write, saved, private, wants_gradient)
 
 
+def plan_before(plan: MemoryPlan, end: int) -> MemoryPlan:
+    """Return the plan of the layers before `end`, which read nothing that later layers write."""
+    graph = plan.graph
+    reads, writes = graph.reads[:end], graph.writes[:end]
+    count = 1 + max((buffer for used in (*reads, *writes) for buffer in used), default=-1)
+    inputs = [buffer for buffer in graph.inputs if buffer < count]
+    graph = Buffers(graph.buffers[:count], reads, writes, inputs, graph.gradient[:end], graph.permuted[:end])
+    last_use = plan.last_use[:count]
+    outlived = {buffer for buffer, index in enumerate(last_use) if index >= end}
+    for index in range(end - 1, -1, -1):
+        if not outlived:
+            break
+        for buffer in outlived.intersection(reads[index] + writes[index]):
+            last_use[buffer] = index
+            outlived.remove(buffer)
+    saved, private, wants_gradient = plan.saved[:end], plan.private[:end], plan.wants_gradient[:end]
+    first_write = plan.first_write[:count]
+    return MemoryPlan(
+        graph, plan.kinds[:end], plan.sizes[:count], last_use, first_write, saved, private, wants_gradient
+    )
+
+
 def _affine_bytes(size: int, scales: bool) -> tuple[int, int]:
     """Return the bytes per sample and the bytes that do not grow with the batch; one of them is `size`."""
     return (size, 0) if scales else (0, size)

@@ -25,6 +25,7 @@ from .liveness import (
     make_plan,
     peak_backward,
     peak_forward,
+    plan_before,
     saved_bytes,
 )
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
@@ -349,8 +350,9 @@ def _plans_with_loss(
     """Return the layers of a language model with its loss, and those before its head, each with their plan."""
     from .fine_tuning import append_loss
 
-    with_loss, body = append_loss(layers, number_bytes, fused=fused_loss), layers[:head]
-    return (with_loss, make_plan(with_loss, number_bytes)), (body, make_plan(body, number_bytes))
+    with_loss = append_loss(layers, number_bytes, fused=fused_loss)
+    plan = make_plan(with_loss, number_bytes)
+    return (with_loss, plan), (layers[:head], plan_before(plan, head))
 
 
 def _peak_of_step(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str) -> tuple[Bytes, Bytes]:

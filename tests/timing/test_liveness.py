@@ -11,7 +11,7 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import INPUT, Layer
-from paleo_lite.timing.liveness import make_plan, peak_backward, peak_forward, saved_bytes
+from paleo_lite.timing.liveness import make_plan, peak_backward, peak_forward, plan_before, saved_bytes
 
 torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch: pip install 'paleo-lite[torch]'")
 
@@ -260,3 +260,11 @@ def test_families_whose_softmax_has_the_numbers_of_the_scores(network: str, is_w
     layers = find_network(network).rebuild(SequenceOptions(64, fused_attention=False, blocks=1)).layers
     scores = [layer for layer in layers if layer.kind == "softmax" and len(layer.outputs[0]) == 4]
     assert scores and all(bool(layer.attributes.get("wide")) == is_wide for layer in scores)
+
+
+@pytest.mark.parametrize("network", ["llama-3.2-1b", "mamba-2.8b", "resnet18"])
+def test_the_plan_of_the_first_layers_is_that_of_a_network_of_them(network: str) -> None:
+    layers = find_network(network).layers
+    plan = make_plan(layers, 2)
+    for end in (0, 1, len(layers) // 2, len(layers) - 1, len(layers)):
+        assert plan_before(plan, end) == make_plan(layers[:end], 2)
