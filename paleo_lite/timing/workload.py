@@ -386,7 +386,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def has_experts(self) -> bool:
         """Whether the network is a mixture of experts."""
-        return any(is_expert_layer(layer) for layer in self.layers)
+        return cached_for_layers(_has_experts, self.layers)
 
     @property
     def _selects_experts(self) -> bool:
@@ -484,6 +484,11 @@ def cached_for_layers(function: Callable[..., Cached], layers: tuple[Layer, ...]
         _CACHE[key] = entry  # keeps the layers alive, so that no other object gets their id
     result: Cached = entry[1]
     return result
+
+
+def _has_experts(layers: tuple[Layer, ...]) -> bool:
+    """Return whether any layer belongs to experts."""
+    return any(is_expert_layer(layer) for layer in layers)
 
 
 def _count_trainable(layers: tuple[Layer, ...]) -> int:
