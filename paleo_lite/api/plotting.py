@@ -287,7 +287,7 @@ def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | No
     """Find the Pareto front of a sweep, for the chart ``pareto``."""
     from ..questions.best import BestRows, answer_best
     from ..reporting.charts.pareto import check_front
-    from ..sweeps.best import MAX_FRONT_ROWS
+    from ..sweeps.front import MAX_FRONT_ROWS
 
     most_rows = MAX_FRONT_ROWS if top is None else top
     question = BestRows(file=file, pareto=pareto, top=most_rows, sample=BACKGROUND_ROWS, **arguments)

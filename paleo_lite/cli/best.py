@@ -11,7 +11,7 @@ import msgspec
 
 from ..api.plotting import BACKGROUND_ROWS
 from ..questions.best import BestRows, answer_best
-from ..sweeps.best import MAX_FRONT_ROWS
+from ..sweeps.front import MAX_FRONT_ROWS
 from .answers import CommandResult, command
 
 

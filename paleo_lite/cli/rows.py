@@ -90,7 +90,8 @@ def answer_with_rows(question: Options, options: dict[str, Any], output: dict[st
             written = sweep(question, file, force=force and not has_chart, on_done=on_done, **settings)
         if not isinstance(written, Sweep) or not (options["best"] or columns):
             return CommandResult(written.to_dict, written.document)
-        from ..sweeps.best import MAX_FRONT_ROWS, Goal, find_best
+        from ..sweeps.best import Goal, find_best
+        from ..sweeps.front import MAX_FRONT_ROWS
 
         try:
             result = find_best(

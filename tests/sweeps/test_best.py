@@ -18,8 +18,9 @@ from paleo_lite.questions.option import options_of
 from paleo_lite.reporting.sweep import best_page
 from paleo_lite.reporting.terminal import format_table_lines
 from paleo_lite.sweeps import best as module
-from paleo_lite.sweeps.best import Best, Goal, find_best, pareto_front
+from paleo_lite.sweeps.best import Best, Goal, find_best
 from paleo_lite.sweeps.columns import with_site
+from paleo_lite.sweeps.front import pareto_front
 from paleo_lite.sweeps.questions import OPTION_COLUMNS
 from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space

@@ -1,6 +1,6 @@
 """The knee of a front: by hand, for power limits, and in the chart.
 
-Tests: sweeps/best.py.
+Tests: sweeps/front.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from paleo_lite.cli import main
-from paleo_lite.sweeps.best import find_knee
+from paleo_lite.sweeps.front import find_knee
 
 
 def test_the_knee_is_furthest_from_the_line_between_the_ends() -> None:
