@@ -19,8 +19,20 @@ from .formulas import (
     prompt_attention_bytes,
 )
 from .kernel_formats import products_precision
-from .kernels import AttentionKernel, CountedKernel, ExchangeKernel, ExpertsKernel, Kernel, Pointwise, ProductKernel
-from .step import EngineStep, Load, decoded_keys, prompt_pairs, rows_of
+from .kernels import (
+    AttentionKernel,
+    CountedKernel,
+    ExchangeKernel,
+    ExpertsKernel,
+    Kernel,
+    Load,
+    Pointwise,
+    ProductKernel,
+    decoded_keys,
+    prompt_pairs,
+    rows_of,
+)
+from .step import EngineStep
 
 
 def kernel_flops(kernel: Kernel, load: Load) -> float:

@@ -1,4 +1,4 @@
-"""Kernels of a decoder under an inference engine, described by their shapes.
+"""Kernels of a decoder under an inference engine, described by their shapes, and what each has to do in an iteration.
 
 The names are those that users of engines know: QKV projection, attention, router, experts, all-reduce, norm, sampling.
 """
@@ -6,9 +6,12 @@ The names are those that users of engines know: QKV projection, attention, route
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
+
+from ..counting.kinds.products import pairs_in_chunks
 
 Rows = Literal["tokens", "decoding", "prompts", "sampled"]
 """What a kernel has a row for: all new tokens of an iteration, those of decoding sequences or of prompts only, or the
@@ -112,3 +115,82 @@ class CountedKernel(msgspec.Struct, frozen=True):
 def have_experts(kernels: Iterable[CountedKernel]) -> bool:
     """Return whether kernels of a mixture of experts are among some."""
     return any(isinstance(counted.kernel, ExpertsKernel) for counted in kernels)
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What an iteration computes on one device; all fields are numbers or arrays of the same shape."""
+
+    tokens: Any = 0.0  # new tokens of this device's attention group
+    all_tokens: Any = 0.0  # new tokens of all attention groups together, which pass the experts
+    sampled: Any = 0.0  # sequences of which a token is sampled
+    # Decoding sequences, and tokens in the cache of each.
+    sequences: Any = 0.0
+    context: Any = 0.0
+    spread: Any = 0.0  # by how much the contexts of the sequences are longer or shorter than their mean at most
+    # Prompts, new tokens of each, and tokens of each that are in the cache already.
+    prompts: Any = 0.0
+    length: Any = 0.0
+    cached: Any = 0.0
+    has_prompts: bool = False  # whether some of the new tokens are those of prompts
+
+    @classmethod
+    def of_decoding(cls, sequences: Any, context: Any, groups: int = 1) -> Load:
+        """Return the load of decoding sequences of all attention groups, on a device of the group with the most."""
+        group_sequences = np.ceil(np.asarray(sequences) / groups)
+        return cls(
+            tokens=group_sequences,
+            all_tokens=sequences,
+            sampled=group_sequences,
+            sequences=group_sequences,
+            context=context,
+        )
+
+    @classmethod
+    def of_prompts(cls, prompts: Any, length: Any, groups: int = 1) -> Load:
+        """Return the load of whole prompts of all attention groups, evenly divided among the groups that have any."""
+        busy = np.minimum(prompts, groups)
+        group_tokens = np.ceil(np.asarray(prompts * length) / busy)
+        sampled = np.ceil(np.asarray(prompts) / groups)
+        return cls(group_tokens, prompts * length, sampled, prompts=prompts / busy, length=length, has_prompts=True)
+
+
+def decoded_keys(kernel: AttentionKernel, load: Load) -> Any:
+    """Return the keys that the new token of a decoding sequence attends to, itself among them.
+
+    With chunks it is the mean over the contexts. One context beyond the first chunk stands for sequences that are
+    anywhere in a chunk: that of 16,384 tokens would begin one.
+    """
+    context = np.asarray(load.context)
+    if kernel.chunk is not None:
+        shortest, longest = np.maximum(context - load.spread, 0.0), context + load.spread
+        pairs = pairs_in_chunks(longest + 1, kernel.chunk) - pairs_in_chunks(shortest, kernel.chunk)
+        is_known = (context < kernel.chunk) | (np.asarray(load.spread) > 0)
+        return np.where(is_known, pairs / (longest + 1 - shortest), (kernel.chunk + 1) / 2)
+    return context + 1.0 if kernel.window is None else np.minimum(context + 1.0, kernel.window)
+
+
+def prompt_pairs(kernel: AttentionKernel, length: Any, cached: Any) -> Any:
+    """Return the pairs of a query and a key of a prompt that the mask of a kernel leaves."""
+    if kernel.chunk is not None:
+        return pairs_in_chunks(cached + length, kernel.chunk) - pairs_in_chunks(cached, kernel.chunk)
+    return causal_pairs(length, cached, kernel.window)
+
+
+def causal_pairs(length: Any, cached: Any, window: int | None) -> Any:
+    """Return the pairs of a query and a key of a prompt under a causal mask."""
+    full = length * cached + length * (length + 1) / 2
+    if window is None:
+        return full
+    inside = np.minimum(length, np.maximum(window - cached, 0))
+    return inside * cached + inside * (inside + 1) / 2 + (length - inside) * window
+
+
+def rows_of(kernel: ProductKernel | Pointwise | ExchangeKernel, load: Load) -> Any:
+    """Return the rows of a kernel."""
+    if kernel.rows == "sampled":
+        return np.asarray(load.sampled, dtype=np.float64)
+    if kernel.rows == "decoding":
+        return np.asarray(load.sequences, dtype=np.float64)
+    if kernel.rows == "prompts":
+        return np.asarray(load.prompts, dtype=np.float64) * np.asarray(load.length, dtype=np.float64)
+    return np.asarray(load.tokens, dtype=np.float64)

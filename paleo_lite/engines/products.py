@@ -15,8 +15,8 @@ from .activity import kernel_activity
 from .constants import ClassFit, engine_constants
 from .formulas import RESULT_BYTES
 from .kernel_formats import SIMILAR_FORMATS, Formats, choose_formats, has_constants, kernel_rates, products_precision
-from .kernels import CountedKernel, ProductKernel
-from .step import EngineStep, Load
+from .kernels import CountedKernel, Load, ProductKernel
+from .step import EngineStep
 
 ANY_ENGINE = ""
 """Engine of a forecast for no engine in particular: the mean of all engines, with the deviation between them."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..calibration.posterior import remaining_width, shares_of
 from ..engines.causes import FIRST_TOKEN, FRONT_END, HOST, PROMPTS, TIME_PER_TOKEN
-from ..engines.step import Load
+from ..engines.kernels import Load
 from ..timing.intervals import Z_90
 from .kernel_timer import device_kernels
 from .outcomes import request_latencies

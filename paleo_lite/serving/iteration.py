@@ -18,12 +18,12 @@ from ..engines.activity import DataSheetConstants, kernel_activity, kernel_flops
 from ..engines.blocks import sampled_logits
 from ..engines.causes import HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.constants import EngineConstants, Host
-from ..engines.kernels import CountedKernel, ExchangeKernel
+from ..engines.kernels import CountedKernel, ExchangeKernel, Load
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels, place_kernels
 from ..engines.records import SERVERS, find_server
 from ..engines.records.record import NUCLEUS, Server
-from ..engines.step import ONE_DEVICE, EngineStep, Load, ReplicaDivision
+from ..engines.step import ONE_DEVICE, EngineStep, ReplicaDivision
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import speed_under_limit

@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 
 from ..engines.activity import kernel_activity, least_s
-from ..engines.kernels import AttentionKernel, CountedKernel, ExpertsKernel
+from ..engines.kernels import AttentionKernel, CountedKernel, ExpertsKernel, Load
 from ..engines.placed import KERNEL_MODEL
 from ..engines.records.record import Server
-from ..engines.step import Load
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.intervals import not_below

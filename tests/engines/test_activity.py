@@ -15,10 +15,11 @@ from paleo_lite.engines.kernels import (
     ExchangeKernel,
     ExpertsKernel,
     Kernel,
+    Load,
     Pointwise,
     ProductKernel,
 )
-from paleo_lite.engines.step import EngineStep, Load, ReplicaDivision
+from paleo_lite.engines.step import EngineStep, ReplicaDivision
 from paleo_lite.machines import find_device
 
 BF16 = Formats("bf16", "bf16", "bf16", "bf16", "bf16/bf16")

@@ -12,9 +12,10 @@ import pytest
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import device_link, link_rate
+from paleo_lite.engines.kernels import Load
 from paleo_lite.engines.placed import EngineKernels, place_kernels
 from paleo_lite.engines.records import KERNELS
-from paleo_lite.engines.step import ONE_DEVICE, Load, ReplicaDivision
+from paleo_lite.engines.step import ONE_DEVICE, ReplicaDivision
 from paleo_lite.machines import find_device
 
 BETTER = [

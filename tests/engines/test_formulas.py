@@ -24,7 +24,7 @@ from paleo_lite.engines.formulas import (
     product_s,
     prompt_attention_s,
 )  # fmt: skip
-from paleo_lite.engines.step import causal_pairs
+from paleo_lite.engines.kernels import causal_pairs
 
 RATES = KernelRates(peak_per_s=1e15, bandwidth_bytes_per_s=1e12, multiprocessors=100.0, clock_hz=1e9)
 NOTHING, UNLIMITED = 1e-18, 1e30

@@ -19,11 +19,15 @@ from paleo_lite.engines.kernels import (
     CountedKernel,
     ExchangeKernel,
     ExpertsKernel,
+    Load,
     Pointwise,
     ProductKernel,
+    causal_pairs,
+    decoded_keys,
+    prompt_pairs,
 )
 from paleo_lite.engines.records import find_server
-from paleo_lite.engines.step import EngineStep, Load, ReplicaDivision, causal_pairs, decoded_keys, prompt_pairs
+from paleo_lite.engines.step import EngineStep, ReplicaDivision
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.serving.iteration_times import ScheduledTokens

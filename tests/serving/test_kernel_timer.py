@@ -12,7 +12,7 @@ import paleo_lite as pl
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.cli import main
-from paleo_lite.engines.step import Load
+from paleo_lite.engines.kernels import Load
 from paleo_lite.serving.deployment import timer_of
 from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.kernel_timer import time_decode_kernels

@@ -19,8 +19,7 @@ import numpy as np
 from paleo_lite.api.prediction import predict_pass
 from paleo_lite.api.question import Question
 from paleo_lite.engines.activity import kernel_activity
-from paleo_lite.engines.kernels import ExpertsKernel
-from paleo_lite.engines.step import Load
+from paleo_lite.engines.kernels import ExpertsKernel, Load
 from paleo_lite.machines import Device, find_device
 from paleo_lite.serving.kernel_timer import device_kernels
 from paleo_lite.timing.activity import Activity

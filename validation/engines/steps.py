@@ -34,9 +34,9 @@ from scipy.special import stdtrit
 
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host, ServerSpread, generation_of
-from paleo_lite.engines.kernels import CountedKernel
+from paleo_lite.engines.kernels import CountedKernel, Load
 from paleo_lite.engines.records import SERVERS, find_server
-from paleo_lite.engines.step import UNKNOWN_HOST, EngineStep, Load
+from paleo_lite.engines.step import UNKNOWN_HOST, EngineStep
 from paleo_lite.machines import find_device
 from paleo_lite.serving.kernel_timer import device_kernels
 from paleo_lite.serving.requests import REQUESTS_PER_USER
