@@ -20,6 +20,7 @@ from .energy import Power, power_of
 from .facility import Facility
 from .generating import cache_bytes_per_sequence, compute_bound_batch_size, tokens_per_batch
 from .intervals import DIRECT_PRECISIONS, QUANTILES, not_below
+from .layer_rows import kernel_rows, layer_rows, sum_by_kind
 from .models import TimeModel
 from .power import sustained_fraction
 from .terms import LaunchedKernels, Terms, layers_peak_s
@@ -359,57 +360,23 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.peak if self.matrix[layer] and part != "update" else self.vector_peak
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield one dict per layer: name, kind, flops (None without a counting rule), bytes, time_s, bound_s, bound.
+        """Return one dict per layer: name, kind, flops (None without a counting rule), bytes, time_s, bound_s, bound.
 
         The last is ``compute``, ``memory``, ``nothing`` (the layer takes no time), ``fused`` (into another layer) or
         ``unknown`` (no counting rule). Kernels of an engine have their ``launches``, too, and may be bound by the
         ``launch``.
         """
+        bound_terms = self.bound_terms or self.terms
         if self.launched is not None:
-            yield from self._kernel_rows(self.launched)
-            return
-        terms, work = self.terms, self.workload.work
-        flops, moved_bytes = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0)
-        layers_s = terms.layers_s.sum(0)
-        bound_s = (self.bound_terms or terms).layers_s.sum(0)
-        # With several passes, the bound of the larger part of the time.
-        signed_s = np.where(terms.compute_s >= terms.memory_s, terms.layers_s, -terms.layers_s).sum(0)
-        is_memory_bound = (signed_s < 0) & self.model.uses_memory
-        for index, name in enumerate(self.names):
-            bound = "memory" if is_memory_bound[index] else "compute"
-            if not work.counted[index]:
-                bound = "unknown"
-            elif work.carrier is not None and work.carrier[index] != index:
-                bound = "fused"
-            elif not layers_s[index]:
-                bound = "nothing"
-            yield {
-                "name": name,
-                "kind": self.kinds[index],
-                "flops": int(flops[index]) if work.counted[index] else None,
-                "bytes": int(moved_bytes[index]),
-                "time_s": float(layers_s[index]),
-                "bound_s": float(bound_s[index]),
-                "bound": bound,
-            }
-
-    def _kernel_rows(self, launched: LaunchedKernels) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the kernels of an engine."""
-        terms = self.terms
-        assert terms.floor_s is not None
-        seconds, bound_s = (times.layers_s.sum(axis=0) for times in (terms, self.bound_terms or terms))
-        longest = np.argmax(np.stack([terms.compute_s, terms.memory_s, terms.floor_s]).sum(axis=1), axis=0)
-        for index, name in enumerate(launched.names):
-            yield {
-                "name": name,
-                "kind": launched.kinds[index],
-                "flops": round(float(launched.flops[index])),
-                "bytes": round(float(launched.bytes[index])),
-                "time_s": float(seconds[index]),
-                "bound_s": float(bound_s[index]),
-                "bound": ("compute", "memory", "launch")[longest[index]],
-                "launches": int(launched.launches[index]),
-            }
+            return kernel_rows(self.launched, self.terms, bound_terms)
+        return layer_rows(
+            self.workload.work,
+            self.terms,
+            bound_terms,
+            self.counts_by_pass.sum(0),
+            self.bytes_by_pass.sum(0),
+            uses_memory=self.model.uses_memory,
+        )
 
     def bound(self, layer: int) -> str:
         """Return the bound of a layer, as in `rows`."""
@@ -432,21 +399,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def by_kind(self) -> dict[str, dict[str, Any]]:
         """Return layers, flops, bytes, time_s, energy_j and share of the time for each kind of layer, longest first."""
-        energy_j = self.layers_energy_j
-        kinds: dict[str, dict[str, Any]] = {}
-        for index, row in enumerate(self.rows()):
-            entry = kinds.setdefault(row["kind"], {"layers": 0, "flops": 0, "bytes": 0, "time_s": 0.0})
-            entry["layers"] += 1
-            if energy_j is not None:
-                entry["energy_j"] = entry.get("energy_j", 0.0) + float(energy_j[index])
-            if "launches" in row:
-                entry["launches"] = entry.get("launches", 0) + row["launches"]
-            for key in ("flops", "bytes", "time_s"):
-                entry[key] = None if row[key] is None or entry[key] is None else entry[key] + row[key]
-        for entry in kinds.values():
-            entry.setdefault("energy_j", None)
-            entry["share"] = entry["time_s"] / self.time_s if self.time_s else 0.0
-        return dict(sorted(kinds.items(), key=lambda item: (-item[1]["time_s"], item[0])))
+        return sum_by_kind(self.rows(), self.layers_energy_j, self.time_s)
 
     def layer_index(self, name: str) -> int:
         """Return the index of a layer.

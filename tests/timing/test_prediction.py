@@ -1,6 +1,6 @@
 """Predictions: a published table, the paper arithmetic on a real network, and what a prediction says of itself.
 
-Tests: timing/notes.py, timing/predicting.py, timing/prediction.py.
+Tests: timing/notes.py, timing/predicting.py, timing/prediction.py, timing/layer_rows.py.
 """
 
 from __future__ import annotations
