@@ -148,7 +148,6 @@ class AdapterSlots:
         self.resident: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self.loads = 0
         self.is_waited_for = False  # whether no waiting request has a place, though the batch has one
-        self.waited_s = 0.0  # seconds in iterations in which that was so
 
     def has_place(self, request: int) -> bool:
         """Return whether the adapter of a request may be in the batch."""

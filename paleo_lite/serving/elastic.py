@@ -207,7 +207,7 @@ class ElasticFleet(Fleet):
         """Return the requests that a replica has not answered."""
         replica = self.members[number]
         sent = np.flatnonzero(self.visited[0] == number).tolist()
-        return [request for request in sent if math.isnan(replica.finish_s[request])]
+        return [request for request in sent if math.isnan(replica.log.finish_s[request])]
 
     def _end(self, number: int, time_s: float) -> None:
         """Note that a replica ends."""
@@ -268,7 +268,7 @@ class ElasticFleet(Fleet):
     def ended_lives(self) -> list[Life]:
         """Return the lives of all replicas up to the last answer, those given up until they have answered all."""
         finish_s = [
-            max((answer_s for answer_s in member.finish_s if not math.isnan(answer_s)), default=0.0)
+            max((answer_s for answer_s in member.log.finish_s if not math.isnan(answer_s)), default=0.0)
             for member in self.members
         ]
         last_s = max(finish_s)

@@ -130,10 +130,10 @@ class Fleet:
             replica.limit_s = self._limit_s(number, index)
         replica.step()
         for request in replica.finished:
-            self._pass_on(number, request, replica.finish_s[request])
+            self._pass_on(number, request, replica.log.finish_s[request])
         replica.finished.clear()
         for request in replica.admitted:
-            self._has_read(request, replica.admitted_s[request])
+            self._has_read(request, replica.log.admitted_s[request])
         replica.admitted.clear()
         self._look_at(index)
 

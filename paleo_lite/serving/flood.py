@@ -35,7 +35,7 @@ class _FloodedReplica(Replica):
     """A replica that takes the times of the first of some levels, and notes when its steps end at each of them."""
 
     def __init__(self, traffic: Traffic, levels: Sequence[TimedEngine], room: CacheRoom) -> None:
-        super().__init__(traffic, levels[0].times, room, levels[0].engine, levels[0].options)
+        super().__init__(traffic, levels[0], room)
         self.levels = levels
         self.iteration_by_level_s = [0.0] * len(levels)
         self.ends_s = [[0.0] * (1 + len(levels))]  # of each step: as it was simulated, and at each level

@@ -1,7 +1,8 @@
-"""What happened to requests in a simulation, and their latencies."""
+"""What happened to requests in a simulation, what a replica notes of it while it runs, and latencies."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,9 @@ LATENCIES = {
     "queue_s": "waiting for admission",
 }
 """Latencies of a request, with their names."""
+
+MOST_NOTES = 2048
+"""Times up to which the progress of a replica is kept, so that long simulations take no more memory."""
 
 
 class ReplicaStep(NamedTuple):
@@ -66,6 +70,79 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     steps: tuple[ReplicaStep, ...] = ()  # what the replica did, where that is recorded
     # Times, with the seconds in iterations, and the integrals over cached blocks and sequences up to them.
     progress: tuple[tuple[float, float, float, float], ...] = ((0.0, 0.0, 0.0, 0.0),)
+
+
+class ReplicaLog:
+    """What a replica notes while it runs: times of its requests, counters, and its progress.
+
+    The attributes are those of its `Outcome`.
+    """
+
+    def __init__(self, requests: int) -> None:
+        self.admitted_s = [math.nan] * requests
+        self.first_token_s = [math.nan] * requests
+        self.finish_s = [math.nan] * requests
+        self.busy_s = self.cached_block_s = self.sequence_s = self.adapter_wait_s = 0.0
+        self.iterations = self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
+        self.steps: list[ReplicaStep] = []
+        self.progress = [(0.0, 0.0, 0.0, 0.0)]
+        self.note_interval_s, self.next_note_s = 0.0, 0.0
+
+    def pass_time(self, now_s: float, time_s: float, iterations: int, used_blocks: int, sequences: int) -> None:
+        """Count iterations that end now, with the blocks in use and the sequences whose answer has begun."""
+        self.iterations += iterations
+        self.busy_s += time_s
+        self.cached_block_s += used_blocks * time_s
+        self.sequence_s += sequences * time_s
+        self.peak_blocks = max(self.peak_blocks, used_blocks)
+        if now_s >= self.next_note_s:
+            self._note_progress(now_s)
+
+    def _note_progress(self, now_s: float) -> None:
+        """Note what is done up to now; of long simulations every other note is left out, again and again."""
+        self.progress.append(self._done(now_s))
+        if len(self.progress) > MOST_NOTES:
+            self.note_interval_s = 2 * (now_s - self.progress[0][0]) / MOST_NOTES
+            self.progress = [self.progress[0], *self.progress[2::2]]
+        self.next_note_s = now_s + self.note_interval_s
+
+    def _done(self, now_s: float) -> tuple[float, float, float, float]:
+        return now_s, self.busy_s, self.cached_block_s, self.sequence_s
+
+    def outcome(
+        self,
+        now_s: float,
+        chosen: Ints | slice,  # requests
+        *,
+        arrival_s: Sequence[float],
+        input_tokens: Sequence[int],
+        output_tokens: Sequence[int],
+        blocks: int,  # of the cache
+        finds_prefixes: bool,
+        adapter_loads: int,
+    ) -> Outcome:
+        """Return what happened up to now, with the times of chosen requests as arrays."""
+        return Outcome(
+            arrival_s=np.array(arrival_s)[chosen],
+            admitted_s=np.array(self.admitted_s)[chosen],
+            first_token_s=np.array(self.first_token_s)[chosen],
+            finish_s=np.array(self.finish_s)[chosen],
+            output_tokens=np.array(output_tokens, dtype=np.int64)[chosen],
+            iterations=self.iterations,
+            busy_s=self.busy_s,
+            cached_block_s=self.cached_block_s,
+            sequence_s=self.sequence_s,
+            peak_blocks=self.peak_blocks,
+            blocks=blocks,
+            computed_tokens=self.computed_tokens,
+            preemptions=self.preemptions,
+            found_tokens=self.found_tokens if finds_prefixes else None,
+            adapter_loads=adapter_loads,
+            adapter_wait_s=self.adapter_wait_s,
+            input_tokens=int(np.array(input_tokens)[chosen].sum()),
+            steps=tuple(self.steps),
+            progress=(*self.progress, self._done(now_s)),
+        )
 
 
 def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:

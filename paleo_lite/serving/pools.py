@@ -26,6 +26,7 @@ from .prefix_cache import BlocksOfRequests, CacheStore, Tier
 from .requests import Traffic
 from .routers import ROUND_ROBIN, ROUTERS
 from .simulator import Replica
+from .timed_engine import TimedEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,6 +70,7 @@ class ServerPool(NamedTuple):
 
     def maker(self, traffic: Traffic) -> Callable[[], Replica]:
         """Return the function that makes a replica which no request has reached."""
+        timed = TimedEngine(self.tables, self.engine, self.options)
         shared: dict[str, Tier] = {}
         blocks = None
         if traffic.hashes is not None and not self.options.prompts_are_cached:
@@ -79,9 +81,7 @@ class ServerPool(NamedTuple):
             tiers: list[Tier] = []
             if self.tiers is not None and traffic.hashes is not None:
                 tiers = self.tiers.make(traffic.hashed_tokens, shared)
-            return Replica(
-                traffic, self.tables, self.room, self.engine, self.options, is_fed=True, tiers=tiers, blocks=blocks
-            )
+            return Replica(traffic, timed, self.room, is_fed=True, tiers=tiers, blocks=blocks)
 
         return make
 
@@ -184,7 +184,7 @@ def simulate(
     options = options or SimulationOptions()
 
     def run() -> Outcome:
-        replica = Replica(traffic, times, room, engine, options)
+        replica = Replica(traffic, TimedEngine(times, engine, options), room)
         replica.run(answers)
         return msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out, classes=traffic.classes)
 

@@ -12,33 +12,26 @@ once (`paleo_lite.serving.iteration_times`); the limit of tokens holds for each 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engines.records.record import Server
 from ..errors import DoesNotFit
 from .adapters import AdapterSlots
 from .cache import CacheRoom
-from .iteration_times import IterationTimes, ScheduledTokens
-from .options import SimulationOptions
-from .outcomes import Outcome, ReplicaStep
+from .iteration_times import ScheduledTokens
+from .outcomes import Outcome, ReplicaLog, ReplicaStep
 from .prefix_cache import BlocksOfRequests, PrefixesOfRequests, Tier
 from .requests import Traffic
 from .timed_engine import TimedEngine
+from .waiting import Arrivals, WaitingLine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-
-MOST_NOTES = 2048
-"""Times up to which the progress of a replica is kept, so that long simulations take no more memory."""
 
 
 class Replica:
@@ -52,119 +45,81 @@ class Replica:
     def __init__(
         self,
         traffic: Traffic,
-        times: IterationTimes,
+        timed: TimedEngine,
         room: CacheRoom,
-        engine: Server,
-        options: SimulationOptions,
         *,
         is_fed: bool = False,  # whether a fleet hands requests over one by one, instead of their arrivals
         tiers: Sequence[Tier] = (),  # of the prefix cache, below the memory of the device
         blocks: BlocksOfRequests | None = None,  # those of the traffic, where replicas share them
     ) -> None:
-        self.times, self.engine, self.options = times, engine, options
-        self.timed = TimedEngine(times, engine, options)
-        self.round_tokens = engine.max_batched_tokens * times.pipeline
-        self.is_idle = True
-        self.block_tokens, self.total_blocks = room.block_tokens, room.blocks
+        self.timed = timed
+        self.times, self.engine, self.options = times, engine, options = timed
+        self.draft_length = options.speculation.draft_length
         count = len(traffic)
-        self.arrival_s: list[float] = traffic.arrival_s.tolist()
+        self.log = ReplicaLog(count)
         self.inputs: list[int] = traffic.input_tokens.tolist()
         self.outputs: list[int] = traffic.output_tokens.tolist()
-        self.is_closed = traffic.concurrency is not None
-        self.priorities: list[int] | None = None if traffic.priorities is None else traffic.priorities.tolist()
         self.shared: list[int] = (traffic.input_tokens * options.prefix_hit_rate).astype(np.int64).tolist()
+        self.block_tokens, self.total_blocks = room.block_tokens, room.blocks
+        self._check_requests(traffic.input_tokens - np.array(self.shared) + traffic.output_tokens)
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
             self.prefixes = PrefixesOfRequests(blocks or BlocksOfRequests(traffic), room.block_tokens, tiers)
-        self.rank_of = self._draw_ranks()
-        self._check_requests(traffic.input_tokens - np.array(self.shared) + traffic.output_tokens)
-        # Times of each request.
-        self.admitted_s = [math.nan] * count
-        self.first_token_s = [math.nan] * count
-        self.finish_s = [math.nan] * count
-        # Waiting requests, prompts in progress as [request, computed tokens, tokens], and decoding sequences.
-        self.waiting: deque[int] = deque()
-        # Whether the first waiting request has no place, or no room, until blocks are given back or a prompt is
-        # computed. Where an engine reserves room for answers, that changes while sequences grow; tiers note every look.
-        self.is_blocked, self.stays_without_room = False, engine.reserved_output == 0 and not tiers
-        # Requests on their way to the scheduler, as (time, request, whether it looks for new ones at that time).
-        self.delay_s, self.delay_iterations = self._draw_delays()
-        self.users, self.repeats_after = traffic.concurrency or count, traffic.repeats_after
-        self.next_user_request = min(self.users, count)
-        self.arriving: list[tuple[float, int, bool]] = []
-        self.is_fed, self.limit_s = is_fed, math.inf  # time up to which decode iterations are taken in one step
-        self.finished: list[int] = []  # requests that a fleet has not passed on yet
-        self.expected: dict[int, int] = {}  # blocks of the prompts for which a fleet keeps places here
-        # Tokens of computed prompts that are kept until another replica has read them, whether the next prompt waits
-        # for their room, and requests that a fleet does not know to be admitted.
-        self.unread: dict[int, int] = {}
-        self.waits_for_reads = False
-        self.admitted: list[int] = []
         self.adapters = None
         if traffic.adapters is not None and options.adapter_slots:
             self.adapters = AdapterSlots(traffic, options.adapter_slots, options.adapter_load_s)
-        # Tokens of prompts that a fleet has handed over, without those that were in the cache then, until they are
-        # computed; of each request and of all.
-        self.pending_of: dict[int, int] = {}
-        for request in range(0 if is_fed else self.next_user_request):
-            self.arriving.append((self.arrival_s[request] + self.delay_s[request], request, False))
-        heapify(self.arriving)
+
+        self.now_s = self.scheduled_s = 0.0  # the present, and the time at which the coming iteration is scheduled
+        self.limit_s = math.inf  # time up to which decode iterations are taken in one step
+        self.is_idle = True
+        # The last iteration that was timed: sequences, cached tokens, whether the pipeline was empty, and its time.
+        self.known_iteration = (-1, 0, False, 0.0)
+
+        # Requests that are not admitted yet.
+        self.arriving = Arrivals(traffic, engine, options, is_fed=is_fed)
+        self.waiting = WaitingLine(traffic, options)
+        # Whether the first waiting request has no place, or no room, until blocks are given back or a prompt is
+        # computed. Where an engine reserves room for answers, that changes while sequences grow; tiers note every look.
+        self.is_blocked, self.stays_without_room = False, engine.reserved_output == 0 and not tiers
+
+        # Prompts in progress, as [request, computed tokens, tokens], and the rank of each request.
         self.prompts: list[list[int]] = []
-        self.decoding = 0
-        self.finishing: list[tuple[int, int, int]] = []
+        self.rank_of = timed.draw_ranks(count)
+        self.round_tokens = engine.max_batched_tokens * times.pipeline
+        self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
         self.admission_order: list[int] = []
+
+        # Decoding sequences.
+        self.decoding = 0
+        self.position, self.position_exact = 0, 0.0
+        self.finishing: list[tuple[int, int, int]] = []  # heap of (position, request, generation)
+        self.is_decoding = [False] * count
         self.decoded = [0] * count  # tokens of the answer before the current admission
         self.start_position = [0] * count
         self.start_tokens = [0] * count
         self.generation = [0] * count  # incremented by preemption, so that entries of `finishing` become invalid
-        self.is_decoding = [False] * count
-        self.steps: list[ReplicaStep] = []
-        self.progress, self.note_interval_s, self.next_note_s = [(0.0, 0.0, 0.0, 0.0)], 0.0, 0.0
-        self._reset_counters()
-
-    def _reset_counters(self) -> None:
-        """Begin to count, at an empty cache."""
-        self.now_s = 0.0
-        self.scheduled_s = 0.0  # time at which the coming iteration is scheduled
-        self.position, self.position_exact = 0, 0.0
-        self.cached_tokens = 0
-        # The last iteration that was timed: sequences, cached tokens, whether the pipeline was empty, and its time.
-        self.known_iteration = (-1, 0, False, 0.0)
-        self.used_blocks = self.promised_blocks = self.expected_blocks = 0
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
-        self.busy_s = self.cached_block_s = self.sequence_s = 0.0
-        self.iterations = self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
-        self.answered = self.pending_tokens = 0
-        # Requests that are refused, or that have waited for too long, with the time, and when each began to wait here.
+        self.cached_tokens = 0
+        self.used_blocks = self.promised_blocks = 0
+        self.answered = 0
+
+        # What a fleet is told, or tells: requests that are finished, admitted, or given up with the time, all of which
+        # it has not taken note of yet.
+        self.is_fed = is_fed
+        self.finished: list[int] = []
+        self.admitted: list[int] = []
         self.given_up: list[tuple[int, float]] = []
-        self.waits_since_s: dict[int, float] = {}
-        self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
-
-    def _draw_delays(self) -> tuple[list[float], list[float]]:
-        """Draw the time from the sending of each request until it reaches the scheduler, and the iterations after.
-
-        Times scatter exponentially and iterations uniformly, so that users whose answers end in the same iteration do
-        not stay in step.
-        """
-        count, engine = len(self.inputs), self.engine
-        if self.options.prompts_are_cached:
-            return [0.0] * count, [engine.handover.iterations] * count
-        generator = np.random.default_rng(0)
-        delay_s = generator.exponential(engine.request_overhead_s, count)
-        iterations = np.zeros(count)
-        if self.is_closed:
-            delay_s += engine.request_kernels_s + engine.request_token_s * np.array(self.inputs, dtype=np.float64)
-            iterations += generator.uniform(0.0, 2 * engine.request_iterations, count)
-        iterations += generator.uniform(0.0, engine.receive_interval - 1, count)
-        return delay_s.tolist(), iterations.tolist()
-
-    def _draw_ranks(self) -> list[int]:
-        """Draw the rank that computes each prompt; nothing where ranks share prompts evenly."""
-        ranks = self.times.attention_data
-        if ranks == 1 or not self.options.draws_ranks or not self.engine.chunked_prefill:
-            return []
-        drawn: list[int] = np.random.default_rng(0).integers(ranks, size=len(self.inputs)).tolist()
-        return drawn
+        # Blocks of the prompts for which a fleet keeps places here, of each request and of all.
+        self.expected: dict[int, int] = {}
+        self.expected_blocks = 0
+        # Tokens of computed prompts that are kept until another replica has read them, and whether the next prompt
+        # waits for their room.
+        self.unread: dict[int, int] = {}
+        self.waits_for_reads = False
+        # Tokens of prompts that a fleet has handed over, without those that were in the cache then, until they are
+        # computed; of each request and of all.
+        self.pending_of: dict[int, int] = {}
+        self.pending_tokens = 0
 
     def _check_requests(self, own_tokens: Ints) -> None:
         """Raise DoesNotFit for the first request whose own tokens, without those it shares, the cache does not hold."""
@@ -189,7 +144,7 @@ class Replica:
         """Take all iterations up to the next event; return whether there was anything left to do."""
         if self.arriving and self.arriving[0][0] <= self.scheduled_s:
             self._receive()
-        if self.waits_since_s:
+        if self.waiting.since_s:
             self._give_up_late(self.scheduled_s)
         if self.adapters is not None:
             self.adapters.is_waited_for = False
@@ -209,12 +164,11 @@ class Replica:
 
     def take(self, request: int, time_s: float) -> None:
         """Take over a request that a fleet hands over at a time."""
-        self.arrival_s[request] = time_s
         found_tokens = 0 if self.prefixes is None else self.prefixes.count_cached(request)
         self.pending_of[request] = self.inputs[request] - found_tokens
         self.pending_tokens += self.pending_of[request]
         self.expected_blocks -= self.expected.pop(request, 0)
-        heappush(self.arriving, (time_s + self.delay_s[request], request, False))
+        self.arriving.send(request, time_s)
 
     def has_been_read(self, request: int, time_s: float) -> None:
         """Free the blocks of a computed prompt that another replica has read at a time."""
@@ -277,55 +231,32 @@ class Replica:
             if is_seen or not self.decoding:
                 self._wait(request, time_s)
             else:
-                iterations = self.delay_iterations[request]
+                iterations = self.arriving.delay_iterations[request]
                 if iterations:
                     time_s += iterations * self._next_iteration_s()
                 heappush(self.arriving, (time_s, request, True))
 
     def _wait(self, request: int, time_s: float) -> None:
         """Let a request wait behind all that are as urgent or more; refuse it where too many wait."""
-        waiting, priorities = self.waiting, self.priorities
-        if self.options.waiting_timeout_s is not None:
+        if self.waiting.since_s:
             self._give_up_late(time_s)
-            self.waits_since_s[request] = time_s
-        if self.options.most_queued is not None and len(waiting) >= self.options.most_queued:
+        if self.waiting.is_full:
             self._give_up(request, time_s)
             return
-        place = len(waiting)
-        if priorities is not None:
+        if self.waiting.priorities is not None:
             self.is_blocked = False
-            while place and priorities[waiting[place - 1]] > priorities[request]:
-                place -= 1
-        waiting.insert(place, request)
+        self.waiting.join(request, time_s)
 
     def _give_up_late(self, time_s: float) -> None:
         """Give up the requests that have waited for their first admission for too long."""
-        longest_s = self.options.waiting_timeout_s
-        if longest_s is None:
-            return
-        waits_since_s = {
-            request: since_s for request, since_s in self.waits_since_s.items() if math.isnan(self.admitted_s[request])
-        }
-        self.waits_since_s = waits_since_s
-        for request in [request for request, since_s in waits_since_s.items() if time_s - since_s > longest_s]:
-            self.waiting.remove(request)
+        for request in self.waiting.leave_late(time_s):
             self._give_up(request, time_s)
 
     def _give_up(self, request: int, time_s: float) -> None:
         """Refuse a request, which is not answered."""
-        self.waits_since_s.pop(request, None)
         self.pending_tokens -= self.pending_of.pop(request, 0)
         self.is_blocked = False
         self.given_up.append((request, time_s))
-
-    def _wait_again(self, request: int) -> None:
-        """Let a request that was given up wait before all that are as urgent or less."""
-        waiting, priorities = self.waiting, self.priorities
-        place = 0
-        if priorities is not None:
-            while place < len(waiting) and priorities[waiting[place]] < priorities[request]:
-                place += 1
-        waiting.insert(place, request)
 
     def _order_by_priority(self, priorities: Sequence[int]) -> None:
         """Let the least urgent of the running requests be the last in the order of admission, with its latest place."""
@@ -346,7 +277,7 @@ class Replica:
             return
         free = self.total_blocks - self.used_blocks - self._next_growth()
         if self.adapters is not None:
-            self._let_pass(self.adapters)
+            self.waiting.let_pass(self.adapters)
         while self.waiting and self.decoding + len(self.prompts) < engine.max_sequences:
             request = self.waiting[0]
             if self.adapters is not None and not self.adapters.has_place(request):
@@ -370,50 +301,39 @@ class Replica:
                 self.waits_for_reads = bool(self.unread) and not self.decoding and not self.prompts
                 self.is_blocked = self.stays_without_room
                 return
-            self.waiting.popleft()
+            self.waiting.leave_admitted()
             if self.options.prompts_are_cached:
                 self.admitted.append(request)
             free -= needed
             budget -= new_tokens
-            if math.isnan(self.admitted_s[request]):
-                self.admitted_s[request] = self.now_s
-                self.found_tokens += self.shared[request]
+            if math.isnan(self.log.admitted_s[request]):
+                self.log.admitted_s[request] = self.now_s
+                self.log.found_tokens += self.shared[request]
             self.used_blocks += needed
             self.promised_blocks += final
             if self.prefixes is not None:
                 self.prefixes.hold_found(request)
                 self.loading_s += self.prefixes.load_s
-                self._evict_prefixes()
+                self._evict_prefixes(self.prefixes)
             self.prompts.append([request, tokens - new_tokens, tokens])
             self.admission_order.append(request)
             if self.adapters is not None:
                 self.loading_s += self.adapters.admit(request)
-                self._let_pass(self.adapters)
+                self.waiting.let_pass(self.adapters)
 
     def _free_tokens(self) -> int:
         """Return the tokens of an iteration that the running requests leave."""
         free = self.round_tokens
         if self.engine.mixes_phases:
-            free -= self.decoding * (self.options.speculation.draft_length + 1)
+            free -= self.decoding * (self.draft_length + 1)
         for _, computed, tokens in self.prompts:
             free -= tokens - computed
         return free
 
-    def _let_pass(self, adapters: AdapterSlots) -> None:
-        """Let the first request whose adapter may be in the batch pass those whose adapter may not."""
-        waiting = self.waiting
-        if not waiting or adapters.has_place(waiting[0]):
-            return
-        for place, request in enumerate(waiting):
-            if adapters.has_place(request):
-                del waiting[place]
-                waiting.appendleft(request)
-                return
-
     def _run_prompt_iteration(self) -> None:
         """Compute prompts, or chunks of them, and in engines that mix phases a token of every decoding sequence."""
         engine, times = self.engine, self.times
-        drafted = self.options.speculation.draft_length + 1
+        drafted = self.draft_length + 1
         decoding = self.decoding if engine.mixes_phases else 0
         budget = self.round_tokens - decoding * drafted
         if engine.chunked_prefill:
@@ -447,7 +367,7 @@ class Replica:
             else:
                 remaining.append(prompt)
         self.prompts = remaining
-        self.computed_tokens += new_tokens
+        self.log.computed_tokens += new_tokens
         if self.options.prompts_are_cached and new_tokens == len(completed):
             # What arrives with its keys and values decodes its first token as all others do.
             contexts = sum(end for _, end in chunks)
@@ -481,7 +401,7 @@ class Replica:
         time_s = iterations * one_s
         self._pass_time(time_s, iterations, self.decoding)
         if iterations > 1:  # the cache grows from one iteration to the next
-            self.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(tokens) * time_s
+            self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(tokens) * time_s
         self._advance(iterations)
 
     def _iterations_until(self, time_s: float) -> int:
@@ -511,7 +431,7 @@ class Replica:
     def _positions_after(self, iterations: int) -> int:
         """Return the position after some iterations; with speculation an iteration decodes a fraction of a token more
         than one on average."""
-        if not self.options.speculation.draft_length:
+        if not self.draft_length:
             return self.position + iterations
         return int(self.position_exact + iterations * self.options.speculation.tokens_per_iteration + 1e-9)
 
@@ -521,7 +441,7 @@ class Replica:
         while finishing[0][2] != self.generation[finishing[0][1]]:
             heappop(finishing)
         tokens = finishing[0][0] - self.position
-        if not self.options.speculation.draft_length:
+        if not self.draft_length:
             return max(tokens, 1)
         exact = finishing[0][0] - self.position_exact
         return max(math.ceil(exact / self.options.speculation.tokens_per_iteration - 1e-9), 1)
@@ -561,7 +481,7 @@ class Replica:
         Returns whether nothing had to be preempted; after a preemption no request is admitted.
         """
         # A sequence needs at most one more block than its next tokens fill, apart for speed.
-        most_tokens = self.options.speculation.draft_length + 1
+        most_tokens = self.draft_length + 1
         if self.used_blocks + self.decoding * (most_tokens // self.block_tokens + 1) <= self.total_blocks:
             return True
         had_room = True
@@ -572,12 +492,12 @@ class Replica:
 
     def _preempt_newest(self) -> None:
         """Give up the cache of the request that was admitted last; its tokens are computed again later."""
-        if self.priorities is not None:
-            self._order_by_priority(self.priorities)
+        if self.waiting.priorities is not None:
+            self._order_by_priority(self.waiting.priorities)
         request = self.admission_order.pop()
         while not self.is_decoding[request] and all(prompt[0] != request for prompt in self.prompts):
             request = self.admission_order.pop()
-        self.preemptions += 1
+        self.log.preemptions += 1
         if self.is_decoding[request]:
             self.decoded[request] += self.position - self.start_position[request]
             self._leave_batch(request)
@@ -585,7 +505,7 @@ class Replica:
             self._free(request, self.inputs[request] + self.decoded[request])
             self.prompts = [prompt for prompt in self.prompts if prompt[0] != request]
         self.generation[request] += 1
-        self._wait_again(request)
+        self.waiting.join_again(request)
 
     def _final_blocks(self, request: int) -> int:
         return self._blocks(self.inputs[request] + self.outputs[request] - self.shared[request])
@@ -594,11 +514,11 @@ class Replica:
         """Let a sequence decode whose prompt is computed; that iteration has given its first token."""
         tokens = self.inputs[request] + self.decoded[request]
         self.is_blocked = False
-        if math.isnan(self.first_token_s[request]):
-            self.first_token_s[request] = self.now_s
+        if math.isnan(self.log.first_token_s[request]):
+            self.log.first_token_s[request] = self.now_s
             self.pending_tokens -= self.pending_of.pop(request, 0)
         if self.prefixes is not None:
-            self._share_prompt(request, tokens)
+            self._share_prompt(self.prefixes, request, tokens)
         self.decoded[request] += 1
         remaining = self.outputs[request] - self.decoded[request]
         if remaining <= 0:
@@ -645,20 +565,16 @@ class Replica:
         self.used_blocks -= freed
         self.promised_blocks -= promised
 
-    def _share_prompt(self, request: int, tokens: int) -> None:
+    def _share_prompt(self, prefixes: PrefixesOfRequests, request: int, tokens: int) -> None:
         """Let others find the full blocks of a computed prompt; what is there already is not kept twice."""
-        assert self.prefixes is not None
         before, final_before = self._blocks(tokens - self.shared[request]), self._final_blocks(request)
-        self.shared[request], newly_held = self.prefixes.hold_computed(request)
+        self.shared[request], newly_held = prefixes.hold_computed(request)
         self.used_blocks += newly_held + self._blocks(tokens - self.shared[request]) - before
         self.promised_blocks += newly_held + self._final_blocks(request) - final_before
-        self._evict_prefixes()
+        self._evict_prefixes(prefixes)
 
-    def _evict_prefixes(self) -> None:
+    def _evict_prefixes(self, prefixes: PrefixesOfRequests) -> None:
         """Keep no more blocks that nobody holds than there is room for."""
-        prefixes = self.prefixes
-        if prefixes is None:
-            return
         room = self.total_blocks - self.used_blocks
         if prefixes.cache.unused_blocks * prefixes.blocks_per_hash > room:
             prefixes.keep_within(room)
@@ -668,11 +584,12 @@ class Replica:
         position = self._positions_after(iterations)
         tokens = position - self.position
         self.used_blocks += self._growth_of(tokens)
-        self._evict_prefixes()
-        self.peak_blocks = max(self.peak_blocks, self.used_blocks)
+        if self.prefixes is not None:
+            self._evict_prefixes(self.prefixes)
+        self.log.peak_blocks = max(self.log.peak_blocks, self.used_blocks)
         self.cached_tokens += tokens * self.decoding
         self.position = position
-        if self.options.speculation.draft_length:
+        if self.draft_length:
             self.position_exact += iterations * self.options.speculation.tokens_per_iteration
         finishing = self.finishing
         while finishing and finishing[0][0] <= position:
@@ -685,73 +602,39 @@ class Replica:
 
     def _finish(self, request: int) -> None:
         """Record the end of a request; in a closed loop its user sends the next one."""
-        self.finish_s[request] = self.now_s
+        self.log.finish_s[request] = self.now_s
         if self.is_fed:
             self.finished.append(request)
             return
         self.answered += 1
-        if self.is_closed:
-            self._send_next()
-
-    def _send_next(self) -> None:
-        """Let the user of an answered request send the next one, or all users together if they begin again."""
-        first, sent = self.next_user_request, 1
-        if self.repeats_after and first % self.repeats_after == 0:
-            sent = self.users if self.answered == first else 0
-        self.next_user_request = min(first + sent, len(self.inputs))
-        for following in range(first, self.next_user_request):
-            self.arrival_s[following] = self.now_s
-            heappush(self.arriving, (self.now_s + self.delay_s[following], following, False))
+        if self.arriving.is_closed:
+            self.arriving.send_next(self.answered, self.now_s)
 
     def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
         """Let time pass."""
         if self.options.records_steps:
             waiting = len(self.waiting) + len(self.arriving)
             step = ReplicaStep(
-                self.now_s, time_s, iterations, decoding, self.computed_tokens, waiting, self.used_blocks
+                self.now_s, time_s, iterations, decoding, self.log.computed_tokens, waiting, self.used_blocks
             )
-            self.steps.append(step)
-        self.peak_blocks = max(self.peak_blocks, self.used_blocks)
+            self.log.steps.append(step)
         self.now_s += time_s
         self.scheduled_s = self.now_s - time_s / iterations if self.engine.schedules_ahead else self.now_s
         self.is_idle = False
-        self.iterations += iterations
-        self.busy_s += time_s
         if self.adapters is not None and self.adapters.is_waited_for:
-            self.adapters.waited_s += time_s
-        self.cached_block_s += self.used_blocks * time_s
-        self.sequence_s += self.decoding * time_s  # also of sequences that pause while prompts are computed
-        if self.now_s >= self.next_note_s:
-            self._note_progress()
-
-    def _note_progress(self) -> None:
-        """Note what is done up to now; of long simulations every other note is left out, again and again."""
-        self.progress.append((self.now_s, self.busy_s, self.cached_block_s, self.sequence_s))
-        if len(self.progress) > MOST_NOTES:
-            self.note_interval_s = 2 * (self.now_s - self.progress[0][0]) / MOST_NOTES
-            self.progress = [self.progress[0], *self.progress[2::2]]
-        self.next_note_s = self.now_s + self.note_interval_s
+            self.log.adapter_wait_s += time_s
+        # Sequences that pause while prompts are computed have begun their answers, too.
+        self.log.pass_time(self.now_s, time_s, iterations, self.used_blocks, self.decoding)
 
     def outcome(self, chosen: Ints | slice = slice(None)) -> Outcome:
-        """Return the times of all requests, or of chosen ones, and the counters as arrays."""
-        return Outcome(
-            arrival_s=np.array(self.arrival_s)[chosen],
-            admitted_s=np.array(self.admitted_s)[chosen],
-            first_token_s=np.array(self.first_token_s)[chosen],
-            finish_s=np.array(self.finish_s)[chosen],
-            output_tokens=np.array(self.outputs, dtype=np.int64)[chosen],
-            iterations=self.iterations,
-            busy_s=self.busy_s,
-            cached_block_s=self.cached_block_s,
-            sequence_s=self.sequence_s,
-            peak_blocks=self.peak_blocks,
+        """Return what happened up to now, with the times of all requests, or of chosen ones, as arrays."""
+        return self.log.outcome(
+            self.now_s,
+            chosen,
+            arrival_s=self.arriving.sent_s,
+            input_tokens=self.inputs,
+            output_tokens=self.outputs,
             blocks=self.total_blocks,
-            computed_tokens=self.computed_tokens,
-            preemptions=self.preemptions,
-            found_tokens=None if self.prefixes is None else self.found_tokens,
+            finds_prefixes=self.prefixes is not None,
             adapter_loads=0 if self.adapters is None else self.adapters.loads,
-            adapter_wait_s=0.0 if self.adapters is None else self.adapters.waited_s,
-            input_tokens=int(np.array(self.inputs)[chosen].sum()),
-            steps=tuple(self.steps),
-            progress=(*self.progress, (self.now_s, self.busy_s, self.cached_block_s, self.sequence_s)),
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ..engines.records.record import Server
 from .iteration_times import IterationTimes, ScheduledTokens, round_time_s
 from .options import SimulationOptions, Speculation
@@ -48,3 +50,11 @@ class TimedEngine(NamedTuple):
                 starts_empty=starts_empty,
             )
         return undivided_iteration_s(times, engine, speculation, scheduled)
+
+    def draw_ranks(self, requests: int) -> list[int]:
+        """Draw the rank that computes each prompt; nothing where ranks share prompts evenly."""
+        ranks = self.times.attention_data
+        if ranks == 1 or not self.options.draws_ranks or not self.engine.chunked_prefill:
+            return []
+        drawn: list[int] = np.random.default_rng(0).integers(ranks, size=requests).tolist()
+        return drawn

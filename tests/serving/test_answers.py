@@ -21,7 +21,7 @@ from paleo_lite.errors import BadValue, PaleoError
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import mark_front
 from paleo_lite.serving.figures import FIGURES
-from paleo_lite.serving.outcomes import LATENCIES
+from paleo_lite.serving.outcomes import LATENCIES, MOST_NOTES, ReplicaLog
 from paleo_lite.serving.slo import Objective, parse_slo
 
 
@@ -37,6 +37,22 @@ def test_figures_and_intervals(serving: Serving) -> None:
         assert figure.low <= figure.value <= figure.high
     latency = serving.latencies["latency_s"]
     assert latency["p50"].value < latency["p90"].value < latency["p99"].value
+
+
+def test_progress_of_a_long_simulation_is_kept_at_some_times() -> None:
+    """The first and the last stay, and sums up to those that are kept are exact."""
+    log = ReplicaLog(0)
+    for second in range(1, 20_001):
+        log.pass_time(float(second), 1.0, iterations=2, used_blocks=3, sequences=4)
+    outcome = log.outcome(
+        20_000.0, slice(None), arrival_s=[], input_tokens=[], output_tokens=[], blocks=9, finds_prefixes=False,
+        adapter_loads=0,
+    )  # fmt: skip
+    assert MOST_NOTES / 2 <= len(outcome.progress) <= MOST_NOTES + 1
+    assert outcome.progress[0] == (0.0, 0.0, 0.0, 0.0)
+    assert outcome.progress[-1] == (20_000.0, 20_000.0, 60_000.0, 80_000.0)
+    assert all(noted == (noted[0], noted[0], 3 * noted[0], 4 * noted[0]) for noted in outcome.progress)
+    assert outcome.iterations == 40_000 and outcome.peak_blocks == 3 and outcome.found_tokens is None
 
 
 def test_cost_is_price_over_tokens(serving: Serving) -> None:
