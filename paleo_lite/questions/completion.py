@@ -1,11 +1,10 @@
 """Shell completion: the names that complete a text on the command line, and the types of options that hold one.
 
-Lists of names are named as ``"module:LIST"``, with the module relative to the package, and imported when needed.
+Lists of names are named as in `paleo_lite.questions.names`, and imported when needed.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from pathlib import Path
@@ -15,6 +14,7 @@ import click
 
 from ..errors import PaleoError
 from ..files import shipped_folder
+from .names import import_object
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -68,12 +68,6 @@ class PlatformText(CompletedText):
                 ctx, param, incomplete
             )
         return super().shell_complete(ctx, param, incomplete)
-
-
-def import_object(source: str) -> Any:
-    """Return the object named by ``"module:NAME"``, with the module relative to the package."""
-    module, _, name = source.partition(":")
-    return getattr(importlib.import_module(f"paleo_lite{module}"), name)
 
 
 def _typed_parameters(ctx: click.Context) -> dict[str, Any]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 from typing import Any
 
 import click
 
 from ..errors import BadValue, UnknownName
-from .completion import import_object
+
+
+def import_object(source: str) -> Any:
+    """Return the object named by ``"module:NAME"``, with the module relative to the package."""
+    module, _, name = source.partition(":")
+    return getattr(importlib.import_module(f"paleo_lite{module}"), name)
 
 
 class Names(click.Choice):  # type: ignore[type-arg]
