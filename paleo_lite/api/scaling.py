@@ -46,21 +46,24 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     The device may be left to the topology. Raise PaleoError for an unknown name, an invalid value, or a division that
     is not supported.
     """
+    from ..distributed.run import predict_scaling
+
+    evidence = question.find_evidence()
+    if evidence is None:
+        return predict_scaling(*resolve_cluster(question, request, settings))
     from ..calibration.power_causes import KIND as POWER
     from ..distributed.link_causes import KIND as LINKS
     from ..distributed.link_causes import learned_topology
-    from ..distributed.run import predict_scaling
     from ..distributed.step_causes import KIND as TRAINING
     from ..serving.learned import KIND as SERVER
 
-    evidence = question.find_evidence()
     is_generation = question.phase in GENERATION_PHASES  # of which resolve_question calibrates the kernels
-    if evidence is not None and not is_generation:
+    if not is_generation:
         evidence.check_kinds((TRAINING, LINKS, POWER), "train")
         question = structs.replace(question, calibration=None, evidence=evidence)
     case = resolve_cluster(question, request, settings)
     topology = learned_topology(case.topology, case.machine.device, evidence, SERVER if is_generation else TRAINING)
-    of_steps = None if is_generation or evidence is None or TRAINING not in evidence.kinds else evidence
+    of_steps = None if is_generation or TRAINING not in evidence.kinds else evidence
     return predict_scaling(*case._replace(topology=topology), of_steps)
 
 
