@@ -38,11 +38,10 @@ from paleo_lite.questions.option import options_of
 from paleo_lite.reinforcement.constants import RlConstants
 from paleo_lite.serving.answers import Serving
 from paleo_lite.timing.answer import COMMON_FIELDS
-from paleo_lite.timing.blocks import TrainingConstants
+from paleo_lite.timing.blocks import StackConstants, TrainingConstants
 from paleo_lite.timing.diffusion import DiffusionConstants
 from paleo_lite.timing.energy import EnergyModel
 from paleo_lite.timing.power import PowerModel
-from paleo_lite.timing.training_stack import StackConstants
 
 ROOT = Path(__file__).parent.parent
 VERSION = 2

@@ -34,8 +34,8 @@ from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
 from ..serving.options import SimulationOptions, make_speculation
 from ..serving.placement import Division
+from ..timing.blocks import supports_stack
 from ..timing.training_options import TrainingOptions
-from ..timing.training_stack import supports_stack
 from .deployments import Deployments, find_decoder, find_draft
 from .question import Question
 from .reinforcement_devices import Devices, find_devices, part_of

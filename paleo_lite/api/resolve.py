@@ -20,8 +20,7 @@ from ..formats import split_format
 from ..machines import Device, Machine
 from ..timing import TimeModel, Workload
 from ..timing.bitsandbytes import has_int8_kernels
-from ..timing.training_options import TrainingOptions
-from ..timing.training_recipes import check_recipe, find_recipe
+from ..timing.training_options import TrainingOptions, check_recipe, find_recipe
 from ..timing.workload import UnderEngine
 from ..units import PRECISION_BYTES, element_bytes
 from .question import Question

@@ -10,7 +10,7 @@ from ..calibration.posterior import Observation
 from ..errors import BadValue
 from ..result_files.configuration import count_of, precision_of
 from ..result_files.text import to_number
-from ..timing.training_recipes import find_recipe
+from ..timing.training_options import find_recipe
 
 OPTIONS = {
     "devices": "workers", "global_batch_size": "global_batch_size", "batch_size": "batch_size",

@@ -29,9 +29,18 @@ from ..text import natural_order
 from ..units import check_integer
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
-from .locate import GGUF, WEIGHTS, locate
+from .locate import (
+    GGUF,
+    SHARED_CONFIG,
+    WEIGHTS,
+    find_in_ollama,
+    find_release,
+    is_ollama_name,
+    locate,
+    published_release,
+    release_names,
+)
 from .network import MODEL_CARDS, Network, SequenceOptions
-from .releases import SHARED_CONFIG, find_in_ollama, find_release, is_ollama_name, published_release, release_names
 
 IMPORTERS = {
     ".prototxt": "paleo_lite.architectures.prototxt:read_prototxt",

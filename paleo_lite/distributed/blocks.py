@@ -21,7 +21,14 @@ from ..counting.kinds import is_attention, is_embedding
 from ..counting.work import MEGATRON
 from ..timing import Workload
 from ..timing.attention import is_fused_attention
-from ..timing.blocks import TrainingModel, use_training_constants
+from ..timing.blocks import (
+    STACK_ATTENTION,
+    TrainingModel,
+    supports_stack,
+    use_recipe_efficiency,
+    use_stack_constants,
+    use_training_constants,
+)
 from ..timing.expert_kernels import (
     EXPERT_KERNELS,
     available_expert_kernels,
@@ -35,8 +42,7 @@ from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.models import TimeModel
 from ..timing.terms import Terms
 from ..timing.training import micro_batch
-from ..timing.training_recipes import TRAINING_RECIPES
-from ..timing.training_stack import STACK_ATTENTION, supports_stack, use_recipe_efficiency, use_stack_constants
+from ..timing.training_options import TRAINING_RECIPES
 from .device_cost import (
     NO_COST,
     STATE_FIELDS,
@@ -189,7 +195,7 @@ def fuses_loss(job: Job, config: ParallelConfig) -> bool:
 
 
 def uses_tuned_stack(job: Job, config: ParallelConfig) -> bool:
-    """Return whether a job runs with the kernels of `paleo_lite.timing.training_stack`.
+    """Return whether a job runs with the kernels of a tuned stack (`paleo_lite.timing.blocks`).
 
     A model with given constants of training keeps them.
     """

@@ -19,9 +19,9 @@ from ..errors import BadFile, BadQuantity, BadValue
 from ..files import read_shipped
 from ..timing.intervals import Z_90
 from ..units import parse_quantity
+from .job import Step
 from .links import LinkRate, Topology
 from .settings import Settings
-from .step import Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,10 +19,9 @@ from ..text import near_multiples
 from ..timing import Workload
 from ..units import element_bytes
 from .collectives import choose_all_reduce, choose_reduce_scatter, topology_all_reduce_s
-from .job import Job
+from .job import DeviceStep, Job, Step, as_scalar
 from .links import Topology
 from .settings import BUCKET_BYTES, Settings
-from .step import DeviceStep, Step, as_scalar
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

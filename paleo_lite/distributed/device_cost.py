@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import class_of, is_attention, is_grouped_product
+from ..counting.kinds import class_of, is_attention, is_grouped_product, is_score_layer
 from ..counting.work import COMPILED
 from ..timing import Workload
+from ..timing.blocks import FUSED_KINDS, stack_constants
 from ..timing.causes import HOST
 from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
 from ..timing.fine_tuning import find_logits
 from ..timing.memory import Memory
 from ..timing.terms import Terms
-from ..timing.training_options import with_update
-from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
-from ..timing.training_stack import FUSED_KINDS, stack_constants
+from ..timing.training_options import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES, with_update
 from .job import Job
-from .saved_activations import NUMBER_BYTES, SavedActivations, is_score_layer, saved_activations
+from .saved_activations import NUMBER_BYTES, SavedActivations, saved_activations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

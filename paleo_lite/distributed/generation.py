@@ -27,12 +27,11 @@ from ..timing.intervals import interval_of, not_below
 from ..timing.memory import peak_memory
 from ..timing.workload import UnderEngine
 from .collectives import subgroup_topology, topology_all_reduce_s
-from .job import Job
+from .job import Job, Step
 from .links import Topology
 from .parallel_config import ParallelConfig
 from .replica import check_nodes, place_replica
 from .settings import Settings
-from .step import Step
 
 
 def predict_generation_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:

@@ -19,12 +19,11 @@ from ..counting.kinds import is_convolution, is_linear, preserves_sharding
 from ..errors import BadValue
 from .collectives import choose_all_reduce, choose_reduce_scatter, point_to_point_time_s
 from .data_parallel import all_reduce_exchange, overlap_with_backward, samples_per_worker
-from .job import Job
+from .job import Job, Step, as_scalar
 from .links import Topology
 from .pipeline import crossing_bytes, partition_layers, schedule_step
 from .pipeline_schedule import StageTimes
 from .settings import Settings
-from .step import Step, as_scalar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,24 +20,22 @@ from ..errors import BadValue, DoesNotFit
 from ..machines import Machine
 from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.attention import is_fused_attention
-from ..timing.blocks import KERNEL_NOTE
+from ..timing.blocks import KERNEL_NOTE, stack_constants
 from ..timing.capacity import compare_memory, fit_memory, too_large_message
 from ..timing.memory import RESERVE_BYTES, Memory, MemoryFit, memory_by_micro_batch, usable_bytes
 from ..timing.optimizers import OPTIMIZERS
 from ..timing.predicting import StackOfStep
 from ..timing.terms import Terms
 from ..timing.training import RECOMPUTE, micro_batch
-from ..timing.training_stack import stack_constants
 from .blocks import block_shape, build_network, model_of_kernels, stack_kernels
 from .device_cost import MicroBatchCounts, StackKernels, count_network, with_stack
-from .job import Job
+from .job import Job, Step
 from .links import Topology
 from .parallel_config import STACKS, ParallelConfig
 from .saved_activations import RECOMPUTE_MODULES
 from .settings import Settings
 from .stage_communication import dispatcher_of
 from .stage_memory import copied_bytes, peak_memory_bytes, stage_memories
-from .step import Step
 from .step_plan import Plan, exposed_copies_s, plan_step
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from ..counting import GENERATION_PHASES
 from ..timing.offload import HostTransfers, host_transfers, offload_note
 from .blocks import StageCost, uses_tuned_stack
 from .generation import predict_generation_step
-from .job import Job
+from .job import Job, Step
 from .links import Topology
 from .one_device import predict_alone
 from .parallel_config import ParallelConfig
@@ -37,7 +37,6 @@ from .stage_memory import (
     recomputed_s,
     stage_memories,
 )
-from .step import Step
 from .step_plan import Plan, exchange_ratio_of, exposed_copies_s, plan_step
 
 

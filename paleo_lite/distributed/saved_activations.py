@@ -15,12 +15,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_alias, is_attention, is_grouped_product
+from ..counting.kinds import (
+    ACTIVATIONS,
+    KINDS,
+    class_of,
+    is_alias,
+    is_attention,
+    is_grouped_product,
+    is_score_layer,
+)
 from ..counting.places import module_of
 from ..timing.expert_kernels import expert_layers
 from ..timing.fine_tuning import ADAPTER, original_layers
 from ..timing.quantization import QUANTIZATION
-from ..timing.training_recipes import TRAINING_RECIPES
+from ..timing.training_options import TRAINING_RECIPES
 from ..timing.workload import Workload, cached_for_layers
 
 if TYPE_CHECKING:
@@ -182,12 +190,6 @@ def _attention_weights(
             saved["mask", weights] = elements * MASK_BYTES
             saved["tensor", _source(sources, layers[weights], 0)] = elements * NUMBER_BYTES
     return saved
-
-
-def is_score_layer(layer: Layer, keys: int) -> bool:
-    """Return whether a layer reads or writes the attention scores, of shape (..., keys, keys)."""
-    shapes = (*layer.inputs, *layer.outputs)
-    return any(len(shape) == 4 and shape[-2:] == (keys, keys) for shape in shapes)
 
 
 def _has_weight_gradient(layers: Sequence[Layer], index: int) -> bool:

@@ -21,10 +21,9 @@ from ..timing.predicting import predict
 from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .generation import flops_of_samples
-from .job import Job
+from .job import Job, Step, as_scalar
 from .links import Topology
 from .settings import InputSettings, ScaledBatch, Settings
-from .step import Step, as_scalar
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow
 

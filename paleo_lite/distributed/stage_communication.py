@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..timing.blocks import stack_constants
 from ..timing.optimizers import uses_products
-from ..timing.training_stack import stack_constants
 from .blocks import uses_tuned_stack
 from .collectives import choose_reduce_scatter, point_to_point_time_s, subgroup_topology, topology_all_reduce_s
 from .device_cost import DeviceCost

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..errors import UnknownName
 from .collectives import EXACT_COLLECTIVES, REDUCE_SCATTER_COLLECTIVES
 from .data_parallel import train_data_parallel, train_zero
-from .job import Job
+from .job import Job, Step
 from .links import Topology
 from .model_parallel import (
     default_micro_batches,
@@ -20,7 +20,6 @@ from .model_parallel import (
 )
 from .parallel_3d import train_3d_parallel
 from .settings import Settings
-from .step import Step
 
 PredictStep = Callable[[Job, Topology, Any, Settings], Step]
 """Function from a job, a topology, the global batch size and settings to a `Step`."""

@@ -15,7 +15,7 @@ from ..timing.facility import Facility
 from ..timing.memory import RESERVE_BYTES
 from ..units import SECONDS_PER_HOUR, format_hours, format_si
 from ..version import __version__
-from .step import Step
+from .job import Step
 
 COLUMNS = (
     "workers",

@@ -10,8 +10,8 @@ import msgspec
 
 from ..architectures import Network
 from ..architectures.gguf_file import StoredTensor
+from ..architectures.locate import SHARED_CONFIG
 from ..architectures.network import SequenceOptions
-from ..architectures.releases import SHARED_CONFIG
 from ..counting import Layer
 from ..counting.kinds import is_attention, is_embedding
 from ..engines.records import LOCAL_ENGINES

@@ -46,7 +46,7 @@ ENGINE_GROUP = "Engine"
 
 INFERENCE_PRECISIONS = PrecisionNames("precision", ".units:PRECISION_BYTES", ".formats:FORMATS_OF_PRODUCTS")
 TRAINING_PRECISIONS = PrecisionNames(
-    "precision", ".timing.training_recipes:TRAINING_PRECISIONS", ".formats:FORMATS_OF_PRODUCTS"
+    "precision", ".timing.training_options:TRAINING_PRECISIONS", ".formats:FORMATS_OF_PRODUCTS"
 )
 FORMATS = FormatNames("format of weights", ".formats:FORMATS")
 CACHE_FORMATS = FormatNames("format of the KV cache", ".formats:FORMATS")

@@ -125,7 +125,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     )  # fmt: skip
     precision: Several[str] = option(
         "bf16", group=TRAINING_GROUP, is_common=True, metavar="NAME",
-        type=Names("precision", ".timing.training_recipes:TRAINING_PRECISIONS"),
+        type=Names("precision", ".timing.training_options:TRAINING_PRECISIONS"),
         help="Precision of the trainer.",
     )  # fmt: skip
     tensor: Several[int] = option(

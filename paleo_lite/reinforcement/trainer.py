@@ -15,14 +15,13 @@ import numpy as np
 
 from ..distributed.blocks import uses_tuned_stack
 from ..distributed.clusters import EXPECTED, ClusterScores, cluster_prior
-from ..distributed.job import Job
+from ..distributed.job import Job, Step
 from ..distributed.links import Topology
 from ..distributed.parallel_3d import train_3d_parallel
 from ..distributed.parallel_config import ParallelConfig
 from ..distributed.settings import Settings
 from ..distributed.stage_communication import activation_communication_s, exchange_of
 from ..distributed.stage_memory import replica_groups
-from ..distributed.step import Step
 from ..distributed.step_plan import Plan, plan_step
 from .constants import RlConstants
 

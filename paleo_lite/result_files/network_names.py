@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ..architectures.releases import find_release
+from ..architectures.locate import find_release
 from ..text import normalize_name
 
 _VARIANT = re.compile(

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..distributed.clusters import cluster_prior
-from ..distributed.job import Job
+from ..distributed.job import DeviceStep, Job, as_scalar
 from ..distributed.links import Topology, flat_topology, link_inside_nodes, link_rate
 from ..distributed.scale import predict_step
 from ..distributed.settings import Settings
-from ..distributed.step import DeviceStep, as_scalar
 from ..errors import BadValue, PaleoError
 from ..timing.training_options import TrainingOptions
 from ..timing.workload import Workload

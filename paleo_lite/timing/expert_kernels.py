@@ -30,7 +30,7 @@ class ExpertKernels(NamedTuple):
     # Whether activation function and quantization of its result, and of its gradient, have no kernels of their
     # own.
     fuses_activation: bool
-    # Recipes of `paleo_lite.timing.training_recipes` that it multiplies in; empty for all, and for bf16.
+    # Recipes of `paleo_lite.timing.training_options` that it multiplies in; empty for all, and for bf16.
     recipes: tuple[str, ...]
     capabilities: tuple[str, ...]  # beginnings of the compute capabilities of the devices that run it; empty for all
     needs_gate: bool  # whether it is for gated activation functions only

@@ -1,4 +1,7 @@
-"""Names of releases, and those in ollama's library, find the shipped network of their shape and published size."""
+"""Names of releases, and those in ollama's library, find the shipped network of their shape and published size.
+
+Tests: architectures/locate.py.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from paleo_lite.api.resolve import resolve_network
 from paleo_lite.architectures import find_network, network_names
 from paleo_lite.architectures.catalog import find_network_name, is_factory
 from paleo_lite.architectures.listing import network_rows
+from paleo_lite.architectures.locate import OLLAMA, RELEASES, find_in_ollama, find_release, is_ollama_name
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.architectures.releases import OLLAMA, RELEASES, find_in_ollama, find_release, is_ollama_name
 from paleo_lite.errors import BadDescriptor, BadValue, UnknownName
 
 

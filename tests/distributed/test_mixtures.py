@@ -29,10 +29,9 @@ from paleo_lite.distributed.step_plan import plan_step
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
+from paleo_lite.timing.blocks import stack_constants
 from paleo_lite.timing.expert_kernels import available_expert_kernels, check_expert_kernels
-from paleo_lite.timing.training_options import TrainingOptions
-from paleo_lite.timing.training_recipes import TRAINING_RECIPES
-from paleo_lite.timing.training_stack import stack_constants
+from paleo_lite.timing.training_options import TRAINING_RECIPES, TrainingOptions
 from paleo_lite.timing.workload import Workload
 
 LENGTH = 4096

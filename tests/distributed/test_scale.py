@@ -1,7 +1,7 @@
 """Strategies: calculations by hand, and properties that hold for every machine.
 
 Tests: distributed/advise.py, distributed/job.py, distributed/model_parallel.py, distributed/settings.py,
-distributed/step.py, distributed/strategies.py.
+distributed/strategies.py.
 """
 
 from __future__ import annotations

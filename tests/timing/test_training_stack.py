@@ -1,4 +1,7 @@
-"""Constants of the tuned training stack: their file, and where they are used."""
+"""Constants of the tuned training stack: their file, and where they are used.
+
+Tests: timing/blocks.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
 from paleo_lite.timing import RooflineModel
-from paleo_lite.timing import training_stack as stack
+from paleo_lite.timing import blocks as stack
 from paleo_lite.timing.blocks import TrainingModel, use_kernel_constants
 from paleo_lite.timing.training_options import TrainingOptions
 

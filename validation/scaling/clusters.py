@@ -27,12 +27,11 @@ from paleo_lite.distributed.clusters import (
     condition_on_measurements,
 )
 from paleo_lite.distributed.data_parallel import train_data_parallel
-from paleo_lite.distributed.job import Job
+from paleo_lite.distributed.job import Job, Step
 from paleo_lite.distributed.links import Topology
 from paleo_lite.distributed.platforms import Platform, find_platform, parse_topology
 from paleo_lite.distributed.scale import add_input_wait
 from paleo_lite.distributed.settings import InputSettings, Settings
-from paleo_lite.distributed.step import Step
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import Workload
 

@@ -19,10 +19,9 @@ import numpy as np
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.store import find_calibration
 from paleo_lite.distributed.data_parallel import all_reduce_exchange, overlap_with_backward
-from paleo_lite.distributed.job import Job
+from paleo_lite.distributed.job import DeviceStep, Job
 from paleo_lite.distributed.links import LinkRate, Topology, link_rate
 from paleo_lite.distributed.settings import Settings
-from paleo_lite.distributed.step import DeviceStep
 from paleo_lite.extras import require
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import Workload

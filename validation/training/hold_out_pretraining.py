@@ -12,7 +12,7 @@ from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Column, Document, Table, format_percent_rounded
-from paleo_lite.timing.training_stack import StackConstants
+from paleo_lite.timing.blocks import StackConstants
 
 from ..columns import ERROR_COLUMNS
 from .pretraining import (

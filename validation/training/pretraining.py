@@ -33,10 +33,9 @@ from paleo_lite.errors import BadFile
 from paleo_lite.extras import require
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.timing.blocks import TrainingConstants
+from paleo_lite.timing.blocks import STACK_FILE, StackConstants, TrainingConstants, stack_constants
 from paleo_lite.timing.expert_kernels import TUNED_KERNELS, available_expert_kernels
 from paleo_lite.timing.training_options import TrainingOptions
-from paleo_lite.timing.training_stack import STACK_FILE, StackConstants, stack_constants
 from paleo_lite.timing.workload import Workload
 
 from ..tables import rows_of

@@ -17,6 +17,7 @@ from .products import copies_attention_output as copies_attention_output
 from .products import is_attention as is_attention
 from .products import is_cache as is_cache
 from .products import is_linear as is_linear
+from .products import is_score_layer as is_score_layer
 
 _FAMILIES = (products, activations, elementwise, normalisation, moving, pooling, recurrent)
 KINDS: dict[str, Kind] = {kind.name: kind for family in _FAMILIES for kind in family.KINDS}

@@ -203,6 +203,12 @@ def is_attention(layer: Layer) -> bool:
     return layer.kind == "attention"
 
 
+def is_score_layer(layer: Layer, keys: int) -> bool:
+    """Return whether a layer of eager attention reads or writes its scores, of shape (..., keys, keys)."""
+    shapes = (*layer.inputs, *layer.outputs)
+    return any(len(shape) == 4 and shape[-2:] == (keys, keys) for shape in shapes)
+
+
 def copies_attention_output(layers: Sequence[Layer], layer: Layer) -> bool:
     """Return whether a layer copies a permuted attention output into contiguous memory.
 

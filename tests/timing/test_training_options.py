@@ -7,8 +7,7 @@ import pytest
 from asked import predict_any
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
-from paleo_lite.timing.training_options import TrainingOptions
-from paleo_lite.timing.training_recipes import TRAINING_RECIPES, check_recipe, find_recipe
+from paleo_lite.timing.training_options import TRAINING_RECIPES, TrainingOptions, check_recipe, find_recipe
 
 ADAM = TrainingOptions("adam", mixed_precision=True)
 
