@@ -53,14 +53,15 @@ class Replica:
         blocks: BlocksOfRequests | None = None,  # those of the traffic, where replicas share them
     ) -> None:
         self.timed = timed
-        self.times, self.engine, self.options = times, engine, options = timed
-        self.draft_length = options.speculation.draft_length
+        self.times, self.engine, self.options = timed
+        engine, options = self.engine, self.options
+        self.block_tokens, self.total_blocks = room.block_tokens, room.blocks
+        self._note_constants()
         count = len(traffic)
         self.log = ReplicaLog(count)
         self.inputs: list[int] = traffic.input_tokens.tolist()
         self.outputs: list[int] = traffic.output_tokens.tolist()
         self.shared: list[int] = (traffic.input_tokens * options.prefix_hit_rate).astype(np.int64).tolist()
-        self.block_tokens, self.total_blocks = room.block_tokens, room.blocks
         self._check_requests(traffic.input_tokens - np.array(self.shared) + traffic.output_tokens)
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
@@ -85,7 +86,6 @@ class Replica:
         # Prompts in progress, as [request, computed tokens, tokens], and the rank of each request.
         self.prompts: list[list[int]] = []
         self.rank_of = timed.draw_ranks(count)
-        self.round_tokens = engine.max_batched_tokens * times.pipeline
         self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
         self.admission_order: list[int] = []
 
@@ -121,6 +121,15 @@ class Replica:
         self.pending_of: dict[int, int] = {}
         self.pending_tokens = 0
 
+    def _note_constants(self) -> None:
+        """Note what every step asks for and none changes."""
+        speculation = self.options.speculation
+        self.decoding_s = self.timed.time_decoding()
+        self.draft_length, self.tokens_per_iteration = speculation.draft_length, speculation.tokens_per_iteration
+        self.round_tokens = self.engine.max_batched_tokens * self.times.pipeline
+        # Blocks that a sequence needs in an iteration at most: one more than its next tokens fill.
+        self.most_growth = (self.draft_length + 1) // self.block_tokens + 1
+
     def _check_requests(self, own_tokens: Ints) -> None:
         """Raise DoesNotFit for the first request whose own tokens, without those it shares, the cache does not hold."""
         room = self.total_blocks * self.block_tokens
@@ -148,7 +157,8 @@ class Replica:
             self._give_up_late(self.scheduled_s)
         if self.adapters is not None:
             self.adapters.is_waited_for = False
-        if self._make_room() and self.waiting and not self.is_blocked:
+        has_room = self.used_blocks + self.decoding * self.most_growth <= self.total_blocks or self._make_room()
+        if has_room and self.waiting and not self.is_blocked:
             self._admit()
         if self.prompts:
             self._run_prompt_iteration()
@@ -268,58 +278,58 @@ class Replica:
 
     def _admit(self) -> None:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
-        engine = self.engine
-        if self.running_requests >= engine.max_sequences:
+        engine, waiting, prompts, prefixes = self.engine, self.waiting, self.prompts, self.prefixes
+        decoding, most = self.decoding, engine.max_sequences
+        if decoding + len(prompts) >= most:
             self.is_blocked = True
             return
         budget = self._free_tokens()
-        if budget <= 0 and self.prefixes is None and self.adapters is None:  # as below, apart for speed
+        if budget <= 0 and prefixes is None and self.adapters is None:  # as below, apart for speed
             return
+        prompts_are_cached, is_chunked = self.options.prompts_are_cached, engine.chunked_prefill > 0
+        inputs, decoded, shared, block_tokens = self.inputs, self.decoded, self.shared, self.block_tokens
         free = self.total_blocks - self.used_blocks - self._next_growth()
         if self.adapters is not None:
-            self.waiting.let_pass(self.adapters)
-        while self.waiting and self.decoding + len(self.prompts) < engine.max_sequences:
-            request = self.waiting[0]
+            waiting.let_pass(self.adapters)
+        while waiting and decoding + len(prompts) < most:
+            request = waiting[0]
             if self.adapters is not None and not self.adapters.has_place(request):
                 self.adapters.is_waited_for = True
                 return
-            tokens = self.inputs[request] + self.decoded[request]
+            tokens = inputs[request] + decoded[request]
             newly_held = 0
-            if self.prefixes is not None:
-                self.shared[request], newly_held = self.prefixes.find(request)
-            new_tokens = tokens - self.shared[request]
-            if self.options.prompts_are_cached and not self.decoded[request]:
-                new_tokens = 1
-            is_first = not self.prompts
-            if budget <= 0 or (not engine.chunked_prefill and new_tokens > budget and not is_first):
+            if prefixes is not None:
+                shared[request], newly_held = prefixes.find(request)
+            own_tokens = tokens - shared[request]
+            new_tokens = 1 if prompts_are_cached and not decoded[request] else own_tokens
+            if budget <= 0 or (not is_chunked and new_tokens > budget and prompts):
                 return
-            needed = self._blocks(tokens - self.shared[request]) + newly_held
+            needed = -(-own_tokens // block_tokens) + newly_held
             final = self._final_blocks(request) + newly_held
             later = (self.promised_blocks - self.used_blocks) + (final - needed)
-            is_alone = not self.decoding and not self.prompts and not self.unread
-            if needed + engine.reserved_output * later > free and not is_alone:
-                self.waits_for_reads = bool(self.unread) and not self.decoding and not self.prompts
+            if needed + engine.reserved_output * later > free and (decoding or prompts or self.unread):
+                self.waits_for_reads = bool(self.unread) and not decoding and not prompts
                 self.is_blocked = self.stays_without_room
                 return
-            self.waiting.leave_admitted()
-            if self.options.prompts_are_cached:
+            waiting.leave_admitted()
+            if prompts_are_cached:
                 self.admitted.append(request)
             free -= needed
             budget -= new_tokens
             if math.isnan(self.log.admitted_s[request]):
                 self.log.admitted_s[request] = self.now_s
-                self.log.found_tokens += self.shared[request]
+                self.log.found_tokens += shared[request]
             self.used_blocks += needed
             self.promised_blocks += final
-            if self.prefixes is not None:
-                self.prefixes.hold_found(request)
-                self.loading_s += self.prefixes.load_s
-                self._evict_prefixes(self.prefixes)
-            self.prompts.append([request, tokens - new_tokens, tokens])
+            if prefixes is not None:
+                prefixes.hold_found(request)
+                self.loading_s += prefixes.load_s
+                self._evict_prefixes(prefixes)
+            prompts.append([request, tokens - new_tokens, tokens])
             self.admission_order.append(request)
             if self.adapters is not None:
                 self.loading_s += self.adapters.admit(request)
-                self.waiting.let_pass(self.adapters)
+                waiting.let_pass(self.adapters)
 
     def _free_tokens(self) -> int:
         """Return the tokens of an iteration that the running requests leave."""
@@ -339,6 +349,7 @@ class Replica:
         if engine.chunked_prefill:
             budget = min(budget, engine.chunked_prefill * times.pipeline)
         new_tokens = 0
+        is_chunked, rank_of = engine.chunked_prefill > 0, self.rank_of
         chunks: list[tuple[int, int]] = []
         ranks: list[int] = []
         of_rank = [budget // times.attention_data] * times.attention_data  # tokens that each of them computes at most
@@ -346,22 +357,22 @@ class Replica:
         remaining: list[list[int]] = []
         for prompt in self.prompts:
             request, computed, tokens = prompt
-            wanted = tokens - computed
-            chunk = wanted
-            if engine.chunked_prefill:
-                chunk = min(wanted, max(budget - new_tokens, 0))
-                if self.rank_of:
-                    rank = self.rank_of[request]
-                    chunk = min(chunk, of_rank[rank])
-                    of_rank[rank] -= chunk
-            elif new_tokens and new_tokens + wanted > budget:
-                chunk = 0
+            chunk = wanted = tokens - computed
+            if new_tokens + wanted > budget:
+                if is_chunked:
+                    chunk = max(budget - new_tokens, 0)
+                elif new_tokens:
+                    chunk = 0
+            if rank_of:
+                rank = rank_of[request]
+                chunk = min(chunk, of_rank[rank])
+                of_rank[rank] -= chunk
             if chunk:
-                chunks.append((computed, computed + chunk))
-                if self.rank_of:
-                    ranks.append(self.rank_of[request])
+                end = prompt[1] = computed + chunk
+                chunks.append((computed, end))
+                if rank_of:
+                    ranks.append(rank)
                 new_tokens += chunk
-                prompt[1] = computed + chunk
             if chunk == wanted:
                 completed.append(request)
             else:
@@ -374,8 +385,7 @@ class Replica:
             scheduled = ScheduledTokens(decoding + len(completed), self.cached_tokens + contexts)
         else:
             scheduled = ScheduledTokens(decoding, self.cached_tokens, chunks, len(completed), ranks)
-        time_s = self._iteration_s(scheduled)
-        time_s += self.loading_s
+        time_s = self._iteration_s(scheduled) + self.loading_s
         self.loading_s = 0.0
         self._pass_time(time_s, 1, decoding)
         if decoding:
@@ -385,21 +395,22 @@ class Replica:
 
     def _run_decode_iterations(self) -> None:
         """Decode until the next event."""
+        decoding = self.decoding
         iterations = self._iterations_to_finish()
-        limit = self._iterations_to_full_cache(iterations)
-        iterations = min(iterations, limit)
-        if self.arriving and not self.waiting and self.decoding < self.engine.max_sequences:
+        tokens = iterations if not self.draft_length else self._positions_after(iterations) - self.position
+        if (tokens // self.block_tokens + 1) * decoding > self.total_blocks - self.used_blocks:
+            iterations = self._iterations_to_full_cache(iterations)
+        if self.arriving and not self.waiting and decoding < self.engine.max_sequences:
             iterations = min(iterations, self._iterations_until(self.arriving[0][0]))
-        if self.limit_s < math.inf and iterations > 1:
+        if iterations > 1 and self.limit_s < math.inf:
             iterations = min(iterations, self._iterations_until(self.limit_s))
-        tokens = self._positions_after(iterations) - self.position
+        tokens = iterations if not self.draft_length else self._positions_after(iterations) - self.position
         if iterations == 1:
             one_s = self._next_iteration_s()
         else:
-            middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
-            one_s = self._iteration_s(ScheduledTokens(self.decoding, middle))
+            one_s = self._decoding_s(self.cached_tokens + 0.5 * decoding * max(tokens - 1, 0))
         time_s = iterations * one_s
-        self._pass_time(time_s, iterations, self.decoding)
+        self._pass_time(time_s, iterations, decoding)
         if iterations > 1:  # the cache grows from one iteration to the next
             self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(tokens) * time_s
         self._advance(iterations)
@@ -420,9 +431,15 @@ class Replica:
         last = self.known_iteration
         if last[0] == decoding and last[1] == cached_tokens and last[2] == starts_empty:
             return last[3]
-        time_s = self._iteration_s(ScheduledTokens(decoding, cached_tokens))
+        time_s = self._decoding_s(cached_tokens)
         self.known_iteration = (decoding, cached_tokens, starts_empty, time_s)
         return time_s
+
+    def _decoding_s(self, cached_tokens: float) -> float:
+        """Return the time of one iteration that decodes the present sequences, with so many tokens in the cache."""
+        if self.decoding_s is not None:
+            return self.decoding_s(self.decoding, cached_tokens)
+        return self._iteration_s(ScheduledTokens(self.decoding, cached_tokens))
 
     def _iteration_s(self, scheduled: ScheduledTokens) -> float:
         """Return the time of one iteration, with pipeline parallelism of one round."""
@@ -433,28 +450,29 @@ class Replica:
         than one on average."""
         if not self.draft_length:
             return self.position + iterations
-        return int(self.position_exact + iterations * self.options.speculation.tokens_per_iteration + 1e-9)
+        return int(self.position_exact + iterations * self.tokens_per_iteration + 1e-9)
 
     def _iterations_to_finish(self) -> int:
         """Return the iterations until the next sequence finishes."""
-        finishing = self.finishing
-        while finishing[0][2] != self.generation[finishing[0][1]]:
+        finishing, generation = self.finishing, self.generation
+        end, request, its_generation = finishing[0]
+        while its_generation != generation[request]:
             heappop(finishing)
-        tokens = finishing[0][0] - self.position
+            end, request, its_generation = finishing[0]
         if not self.draft_length:
-            return max(tokens, 1)
-        exact = finishing[0][0] - self.position_exact
-        return max(math.ceil(exact / self.options.speculation.tokens_per_iteration - 1e-9), 1)
+            return max(end - self.position, 1)
+        return max(math.ceil((end - self.position_exact) / self.tokens_per_iteration - 1e-9), 1)
 
     def _growth_of(self, tokens: int) -> int:
         """Return the blocks that decoding sequences need for their next tokens."""
-        if tokens == 1 and self.block_tokens > 1:  # the usual case, apart for speed
-            return self.growth[self.position % self.block_tokens]
-        whole_blocks, rest = divmod(tokens, self.block_tokens)
-        blocks = whole_blocks * self.decoding
-        for offset in range(rest):
-            blocks += self.growth[(self.position + offset) % self.block_tokens]
-        return blocks
+        growth, block_tokens = self.growth, self.block_tokens
+        first = self.position % block_tokens
+        if tokens == 1 and block_tokens > 1:  # the usual case, apart for speed
+            return growth[first]
+        whole_blocks, rest = divmod(tokens, block_tokens)
+        end = first + rest
+        blocks = sum(growth[first:end]) + whole_blocks * self.decoding
+        return blocks if end <= block_tokens else blocks + sum(growth[: end - block_tokens])
 
     def _iterations_to_full_cache(self, iterations: int) -> int:
         """Return the iterations that fit into the cache, at most `iterations`; the first is known to fit."""
@@ -480,10 +498,6 @@ class Replica:
 
         Returns whether nothing had to be preempted; after a preemption no request is admitted.
         """
-        # A sequence needs at most one more block than its next tokens fill, apart for speed.
-        most_tokens = self.draft_length + 1
-        if self.used_blocks + self.decoding * (most_tokens // self.block_tokens + 1) <= self.total_blocks:
-            return True
         had_room = True
         while self.decoding and self.used_blocks + self._next_growth() > self.total_blocks:
             had_room = False
@@ -508,7 +522,7 @@ class Replica:
         self.waiting.join_again(request)
 
     def _final_blocks(self, request: int) -> int:
-        return self._blocks(self.inputs[request] + self.outputs[request] - self.shared[request])
+        return -(-(self.inputs[request] + self.outputs[request] - self.shared[request]) // self.block_tokens)
 
     def _start_decoding(self, request: int) -> None:
         """Let a sequence decode whose prompt is computed; that iteration has given its first token."""
@@ -516,11 +530,13 @@ class Replica:
         self.is_blocked = False
         if math.isnan(self.log.first_token_s[request]):
             self.log.first_token_s[request] = self.now_s
-            self.pending_tokens -= self.pending_of.pop(request, 0)
+            if self.is_fed:
+                self.pending_tokens -= self.pending_of.pop(request, 0)
         if self.prefixes is not None:
             self._share_prompt(self.prefixes, request, tokens)
-        self.decoded[request] += 1
-        remaining = self.outputs[request] - self.decoded[request]
+        decoded = self.decoded[request] + 1
+        self.decoded[request] = decoded
+        remaining = self.outputs[request] - decoded
         if remaining <= 0:
             if self.options.keeps_until_read:
                 self.unread[request] = tokens
@@ -590,7 +606,7 @@ class Replica:
         self.cached_tokens += tokens * self.decoding
         self.position = position
         if self.draft_length:
-            self.position_exact += iterations * self.options.speculation.tokens_per_iteration
+            self.position_exact += iterations * self.tokens_per_iteration
         finishing = self.finishing
         while finishing and finishing[0][0] <= position:
             _, request, generation = heappop(finishing)
