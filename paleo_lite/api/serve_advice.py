@@ -33,7 +33,7 @@ from ..serving.placement import Division
 from ..serving.price_basis import choose_listings, describe_mixed, whole_instances_notes
 from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Demand, Traffic
-from ..serving.saturation import saturate
+from ..serving.saturation import saturate_levels
 from ..serving.slo import Missed, Objective, find_missed, missed_in
 from ..serving.wide import WIDE_DEGREES
 from .deployments import Deployments
@@ -153,7 +153,9 @@ def _confirm(
         prepared, traffic = last.prepared, last.traffic
         is_kept = True
         if advice.rate_per_s is not None:
-            advice, is_kept = with_saturation(advice, saturate(prepared, traffic, prepared.slowest)[0], devices)
+            # At all levels together, as the answer has them.
+            low_per_s, _ = saturate_levels(prepared.lasting, traffic, prepared.levels)[prepared.slowest]
+            advice, is_kept = with_saturation(advice, low_per_s, devices)
         if is_kept:
             return advice, answer(prepared, traffic, last.description, notes=[*_notes(advice, last.candidate), *notes])
     shown = nearest(advice)

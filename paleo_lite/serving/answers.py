@@ -13,7 +13,7 @@ from ..timing.answer import Answer
 from ..timing.intervals import Z_90
 from .candidates import DeploymentAdvice
 from .classes import ClassAnswer, RequestClass, answer_classes
-from .deployment import LEVELS, Deployment, PreparedDeployment
+from .deployment import Deployment, PreparedDeployment
 from .elastic import Count, count_lives
 from .energy import draw_power_of_all
 from .figures import (
@@ -248,7 +248,7 @@ def answer(
 ) -> Serving:
     """Simulate traffic at the expected iteration times and at both ends of their interval."""
     deployment = prepared.deployment
-    levels = LEVELS if prepared.tables.relative_low else ("expected",)
+    levels = prepared.levels
     saturated = saturate_levels(prepared.lasting, traffic, levels) if saturation else {}
     expected = _simulate_level(prepared, traffic, "expected", saturated.get("expected"), limits_s)
     has_steady_part = expected.span != whole_span(expected.simulated.outcomes)

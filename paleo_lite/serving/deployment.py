@@ -361,6 +361,11 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         """Level of the slowest iterations: the upper end of their interval, or the expected times without one."""
         return "high" if self.tables.relative_low else "expected"
 
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Levels of the times of iterations that an answer has: all, or the expected one where there is no interval."""
+        return LEVELS if self.tables.relative_low else ("expected",)
+
     def run(self, traffic: Traffic, level: str = "expected", answers: int | None = None) -> list[Outcome]:
         """Simulate all replicas at one of `LEVELS`; an outcome per replica that decodes."""
         return self.simulate(traffic, level, answers).outcomes

@@ -68,8 +68,9 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     adapter_wait_s: float = 0.0  # time in iterations in which requests waited for a slot of an adapter alone
     input_tokens: int = 0  # tokens of the prompts of all requests
     steps: tuple[ReplicaStep, ...] = ()  # what the replica did, where that is recorded
-    # Times, with the seconds in iterations, and the integrals over cached blocks and sequences up to them.
-    progress: tuple[tuple[float, float, float, float], ...] = ((0.0, 0.0, 0.0, 0.0),)
+    # Times, with the seconds in iterations, and the integrals over cached blocks and sequences up to them, shape
+    # (times, 4).
+    progress: Floats = msgspec.field(default_factory=lambda: np.zeros((1, 4)))
 
 
 class ReplicaLog:

@@ -135,11 +135,14 @@ class Transfer(NamedTuple):
         return self._replace(messages_s=self.messages_s * factor, token_blocks_s=self.token_blocks_s * factor)
 
 
-MOST_KEPT = 8
-"""Simulations with the same tables that are kept, as long as the tables are."""
+MOST_KEPT = 32
+"""Simulations with the same tables that are kept, as long as the tables are: those of the replicas of a deployment."""
+
+KEPT_REQUESTS = 160_000
+"""Requests of all of them, which bounds their memory."""
 
 LARGEST_KEPT = 20_000
-"""Requests of the largest simulation that is kept, which bounds the memory of all of them."""
+"""Requests of the largest simulation that is kept."""
 
 Result = TypeVar("Result")
 
@@ -165,7 +168,8 @@ def keep(traffic: Traffic, times: IterationTimes, conditions: tuple[Any, ...], r
     result = run()
     if len(traffic) <= LARGEST_KEPT:
         kept.append(_Kept(traffic, conditions, result))
-        del kept[:-MOST_KEPT]
+        while len(kept) > MOST_KEPT or sum(len(each.traffic) for each in kept) > KEPT_REQUESTS:
+            del kept[0]
     return result
 
 

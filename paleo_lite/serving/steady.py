@@ -117,6 +117,6 @@ def work_in(outcomes: Sequence[Outcome], span: MeasuredSpan) -> WorkInSpan:
     """Return what replicas have done in a span."""
     total = np.zeros(3)
     for outcome in outcomes:
-        ends_s, *done = np.array(outcome.progress).T
+        ends_s, *done = outcome.progress.T
         total += [np.diff(np.interp([span.start_s, span.end_s], ends_s, each))[0] for each in done]
     return WorkInSpan(*map(float, total))

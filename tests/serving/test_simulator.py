@@ -322,6 +322,17 @@ def test_a_simulation_is_run_once(deployment: Deployment) -> None:
     assert limited.finish_s.max() > first.finish_s.max()
 
 
+def test_the_simulations_of_all_replicas_are_kept(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = msgspec.structs.replace(deployment, replicas=20)
+    traffic = generate_traffic(Lengths(20), Lengths(4), count=100, rate_per_s=70.0)
+    prepared = fleet.prepare(traffic)
+    first = prepared.run(traffic)
+    assert all(again is before for again, before in zip(prepared.run(traffic), first))
+    monkeypatch.setattr("paleo_lite.serving.pools.KEPT_REQUESTS", 90)
+    other = generate_traffic(Lengths(20), Lengths(4), count=100, rate_per_s=71.0)
+    assert prepared.run(other)[0] is not prepared.run(other)[0]
+
+
 def test_a_simulation_may_end_with_the_first_answers(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(100), Lengths(20, 10), count=40, concurrency=4)
     prepared = deployment.prepare(traffic)
