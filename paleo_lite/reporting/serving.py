@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..serving.answers import Serving
-from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice, is_ranked_by_figure, prices_of
+from ..serving.candidates import RANKINGS, SHOWN_CANDIDATES, Candidate, DeploymentAdvice, is_ranked_by_figure, prices_of
 from ..serving.classes import ClassAnswer
 from ..serving.elastic import Count
 from ..serving.figures import ALL_FIGURES, Figure, describe_figure
@@ -30,7 +30,6 @@ PERCENTAGES = (
 )
 """Figures that are fractions."""
 
-SHOWN_CANDIDATES = 20
 
 NEARLY_ALWAYS = 0.9
 """Share of the time in iterations above which a pool that is not overloaded would be taken for one that is."""
@@ -359,6 +358,9 @@ def _candidate_table(serving: Serving) -> Table:
     too_large = len(advice.candidates) - len(candidates) + len(advice.too_large)
     if too_large:
         simulated += f", without {too_large:,} that need more than {format_plural(advice.devices or 0, 'device')}"
+    if advice.left_out:
+        left_out = format_plural(len(advice.left_out), "other")
+        simulated += f", and without {left_out} that bounds show to be neither among these nor on the front"
     if advice.splits_estimated:
         simulated += f"; split pools: the best of {advice.splits_estimated:,} pairs"
     order = ranking.order

@@ -14,7 +14,6 @@ from .candidates import (
     Criteria,
     DeploymentAdvice,
     DraftChoice,
-    TooLarge,
     mark_front,
     rank,
     ranked_value,
@@ -23,9 +22,10 @@ from .candidates import (
 from .deployment import Deployment
 from .refine import Tried, refine
 from .requests import Demand, generate_traffic
+from .screening import Screening, left_out_of
+from .simulator import check_requests
 from .slo import Missed, Objective
 from .splits import PoolEstimate, Split, can_split, choose_splits, estimate_splits
-from .too_large import find_too_large
 from .trials import ROUNDS, LimitedPool, try_split, with_replicas
 from .wide import SEQUENCES_OF_RANK, choose_wide, estimate_wide, limits_of_users, wide_limits
 
@@ -50,10 +50,10 @@ def rank_deployments(
     the format, of one that fits; `fallbacks`, by the id of a device, those that are tried if none on this device fits.
     Those of `wide`, whose replicas are on several nodes, are estimated, and the best of them simulated.
     Of those that fit, pairs are estimated as the pools of a split deployment, and the best pairs simulated. At each
-    batch limit the fastest of the `drafts` is simulated as well. Of the best, limits in between follow.
+    batch limit the fastest of the `drafts` is simulated as well. Of the best, limits in between follow. What is of no
+    interest by bounds is not simulated (`paleo_lite.serving.screening`).
     """
-    tried: list[tuple[LimitedPool, Candidate]] = []
-    ruled_out: list[tuple[LimitedPool, TooLarge]] = []
+    trials: list[LimitedPool] = []
     tried_gpus: set[str] = set()  # on which any deployment fits
     pools: list[PoolEstimate] = []
     refused: dict[str, str] = {}
@@ -69,12 +69,7 @@ def rank_deployments(
             try:
                 deployment = make()
                 pool = _prepare_pool(deployment, demand, drafts)
-                for trial in _limited_pools(pool):
-                    too_large = find_too_large(*trial, demand, criteria)
-                    if too_large is None:
-                        tried.append((trial, trial.simulate(demand, objectives, criteria)))
-                    else:
-                        ruled_out.append((trial, too_large))
+                trials.extend(_limited_pools(pool))
                 fitting.append(deployment)
                 tried_gpus.add(deployment.on_device.machine.device.id)
                 if can_split(deployment):
@@ -90,10 +85,6 @@ def rank_deployments(
         if gpu not in tried_gpus:
             try_all(attempts)
     wide_pools = _prepare_wide(wide or {}, demand, drafts, refused)
-    others = [candidate for _, candidate in tried]
-    for estimate in choose_wide(estimate_wide(wide_pools), others, demand, objectives, criteria):
-        trial = LimitedPool(estimate.pool, estimate.batch_limit, estimate.draft)
-        tried.append((trial, trial.simulate(demand, objectives, criteria)))
     pools += [pool for pool in wide_pools if can_split(pool.deployment)]
     estimated = estimate_splits(pools, demand, criteria)
     pairs: list[tuple[Split, Candidate]] = []
@@ -102,23 +93,28 @@ def rank_deployments(
         report(completed, total + len(chosen))
         completed += 1
         pairs.append((split, try_split(split, demand, objectives, criteria)))
-    candidates = [candidate for _, candidate in (*tried, *pairs)]
-    if all(within(candidate, criteria.devices) is not candidate for candidate in candidates):
-        # Shown is what comes nearest, of all.
-        candidates += [trial.simulate(demand, objectives, criteria) for trial, _ in ruled_out]
-        ruled_out.clear()
-    candidates += _at_further_limits(candidates, Tried(tried, ruled_out, pairs), demand, objectives, criteria)
+    screening = Screening(trials, [pair for _, pair in pairs], demand, objectives, criteria)
+    screening.run()
+    alone = [candidate for _, candidate in screening.simulated]
+    for estimate in choose_wide(estimate_wide(wide_pools), alone, demand, objectives, criteria):
+        screening.simulate(LimitedPool(estimate.pool, estimate.batch_limit, estimate.draft))
+    if not any(candidate.meets_objectives for candidate in screening.candidates):
+        screening.simulate_all()  # shown is what comes nearest
+    candidates = screening.candidates
+    all_tried = Tried(screening.simulated, screening.too_large, screening.left_out, pairs)
+    candidates += _at_further_limits(candidates, all_tried, demand, objectives, criteria)
     rate_per_s = demand.finite_rate_per_s
     advice = DeploymentAdvice(
-        rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None),
+        rank(mark_front(candidates, criteria.devices), criteria.by, has_rate=rate_per_s is not None),
         None,
-        refused,
+        refused | screening.refused,
         criteria.by,
         rate_per_s,
         criteria.headroom,
         splits_estimated=len(estimated),
         devices=criteria.devices,
-        too_large=tuple(too_large for _, too_large in ruled_out),
+        too_large=tuple(too_large for _, too_large in screening.too_large),
+        left_out=tuple(left_out_of(trial, bound) for trial, bound in screening.left_out),
     )
     return choose(advice)
 
@@ -275,6 +271,7 @@ def _prepare_pool(
 def _limited_pools(pool: PoolEstimate) -> list[LimitedPool]:
     """Return what is tried of a deployment: the batch limits that its cache holds, without and with drafts."""
     prepared, sample = pool.prepared, pool.traffic
+    check_requests(sample, prepared.room, prepared.deployment.options.prefix_hit_rate)
     mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
     fitting = prepared.room.tokens / mean_tokens
     trials = []

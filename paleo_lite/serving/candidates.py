@@ -253,10 +253,28 @@ class TooLarge(msgspec.Struct, frozen=True):
     is_forecast: bool
 
 
+class LeftOut(msgspec.Struct, frozen=True):
+    """A deployment at a batch limit that is not simulated, as bounds show that it is neither shown nor on the front."""
+
+    gpu: str
+    weights: str
+    parallelism: str  # how the devices of a replica share the network
+    batch_limit: int
+    misses_objectives: bool  # whether it misses the objectives; otherwise those that are shown are ranked before it
+    # As of a candidate.
+    price_usd_per_h: float | None
+    price_cloud: str | None
+    is_forecast: bool
+
+
+SHOWN_CANDIDATES = 20
+"""Deployments that meet the objectives, or are on the front, of which the table shows the first."""
+
+
 class DeploymentAdvice(msgspec.Struct, frozen=True):
     """Candidates and the best of them that meets the objectives."""
 
-    candidates: list[Candidate]  # all that fit: those that meet the objectives first, of them the best first
+    candidates: list[Candidate]  # all that are simulated: those that meet the objectives first, of them the best first
     best: Candidate | None  # the best that meets the objectives; None if none does
     refused: dict[str, str]  # deployments that were not simulated, with the reason
     by: str = "cost"  # key of `RANKINGS`
@@ -266,13 +284,15 @@ class DeploymentAdvice(msgspec.Struct, frozen=True):
     splits_estimated: int = 0  # pairs of pools that were estimated, of which the best are among the candidates
     devices: int | None = None  # number of devices that a recommendation may have; None without a limit
     too_large: tuple[TooLarge, ...] = ()  # deployments that were not simulated, as the rate needs more devices of them
+    left_out: tuple[LeftOut, ...] = ()  # deployments that were not simulated, as they are not among those of interest
 
 
 def prices_of(advice: DeploymentAdvice) -> list[PricedDevice]:
     """Return the prices of the devices of all candidates, with those of their pools of prompts."""
     pools = [pool for candidate in advice.candidates for pool in (candidate, candidate.prefill) if pool is not None]
     priced = [PricedDevice(pool.gpu, pool.price_usd_per_h, pool.price_cloud) for pool in pools]
-    return priced + [PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in advice.too_large]
+    others: list[TooLarge | LeftOut] = [*advice.too_large, *advice.left_out]
+    return priced + [PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in others]
 
 
 def is_ranked_by_figure(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> bool:
@@ -339,12 +359,17 @@ def ranked_value(candidates: Sequence[Candidate], by: str, *, has_rate: bool) ->
     return value_of
 
 
-def mark_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates with those marked that are on the Pareto front of tokens/s per GPU and per user."""
+def mark_front(candidates: Sequence[Candidate], devices: int | None = None) -> list[Candidate]:
+    """Return the candidates with those marked that are on the Pareto front of tokens/s per GPU and per user.
+
+    Of the front are those that have no more devices than there may be, if any does.
+    """
+    possible = [candidate for candidate in candidates if within(candidate, devices) is candidate] or candidates
     marked = []
     for candidate in candidates:
-        is_dominated = any(_dominates(other, candidate) for other in candidates)
-        marked.append(msgspec.structs.replace(candidate, is_on_front=not is_dominated))
+        is_possible = possible is candidates or within(candidate, devices) is candidate
+        is_dominated = any(_dominates(other, candidate) for other in possible)
+        marked.append(msgspec.structs.replace(candidate, is_on_front=is_possible and not is_dominated))
     return marked
 
 

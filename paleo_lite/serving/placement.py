@@ -84,6 +84,11 @@ class ModelOnDevice(NamedTuple):
         return 1 if self.kernels is None else self.kernels.step.placement.experts
 
     @property
+    def division(self) -> Division:
+        """How the devices of a replica share the network."""
+        return Division(self.tensor, self.pipeline.degree, self.experts, self.attention_data)
+
+    @property
     def devices(self) -> int:
         """Number of devices of a replica: devices of a stage times stages."""
         return self.tensor * self.pipeline.degree

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from .candidates import RANKINGS, Candidate, Criteria, TooLarge, within
 from .requests import Demand
+from .screening import Bound
 from .slo import Objective
 from .splits import PoolEstimate, Split, estimate_limits
 from .trials import LimitedPool, try_split
@@ -25,11 +26,16 @@ STEPS = 8
 """Steps from a limit to its double in which limits are tried: 36, 40, 44, ... between 32 and 64."""
 
 
+_AtLimit = Candidate | TooLarge | Bound
+"""A deployment at a batch limit, simulated or not."""
+
+
 class Tried(NamedTuple):
     """What advice has tried."""
 
     pools: Sequence[tuple[LimitedPool, Candidate]]
     ruled_out: Sequence[tuple[LimitedPool, TooLarge]]  # that were not simulated, as they need too many devices
+    left_out: Sequence[tuple[LimitedPool, Bound]]  # that were not simulated, as they are not shown
     pairs: Sequence[tuple[Split, Candidate]]
 
 
@@ -37,7 +43,7 @@ class _Series(NamedTuple):
     """A deployment, or a pair of pools, at the limits that were tried."""
 
     pool: PoolEstimate  # that decodes
-    tried: list[tuple[int, Candidate | TooLarge]]
+    tried: list[tuple[int, _AtLimit]]
     simulate: Callable[[int], Candidate | None]  # at a limit; None where it needs too many devices
     is_whole: bool  # whether all limits were tried that the cache holds; of pairs they were not
 
@@ -78,7 +84,7 @@ def refine(
 def _group(tried: Tried, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Iterator[_Series]:
     """Yield what was tried of each deployment and of each pair of pools."""
     of_pools: dict[Hashable, _Series] = {}
-    trials: list[tuple[LimitedPool, Candidate | TooLarge]] = [*tried.pools, *tried.ruled_out]
+    trials: list[tuple[LimitedPool, _AtLimit]] = [*tried.pools, *tried.ruled_out, *tried.left_out]
     for trial, candidate in trials:
         simulate = partial(_simulate_pool, trial, demand, objectives, criteria)
         series = of_pools.setdefault((trial.pool, trial.draft), _Series(trial.pool, [], simulate, is_whole=True))
@@ -105,11 +111,13 @@ def _simulate_pair(
     return try_split(matched[0], demand, objectives, criteria) if matched else None
 
 
-def _is_too_slow(candidate: Candidate | TooLarge | None, criteria: Criteria) -> bool:
+def _is_too_slow(candidate: _AtLimit | None, criteria: Criteria) -> bool:
     """Return whether a candidate misses an objective, though not the number of devices.
 
     What needs too many devices has to be tried at larger limits, however slow it is.
     """
+    if isinstance(candidate, Bound):
+        return candidate.is_too_slow
     if not isinstance(candidate, Candidate):
         return False
     return bool(candidate.missed) and within(candidate, criteria.devices) is candidate
@@ -132,7 +140,7 @@ def _find_bracket(
         limits = sorted({*limits, most})  # all that the cache holds
     if not limits:
         return None
-    if isinstance(high_candidate, Candidate):
+    if isinstance(high_candidate, (Candidate, Bound)):
         least_devices: float = high_candidate.devices
         value = _between(low_candidate, high_candidate, value_of)
     else:
@@ -155,8 +163,10 @@ def _limits_between(low: int, high: int, ranks: int, users: int | None) -> list[
     return list(range(low + step, high, step))
 
 
-def _between(low: Candidate | TooLarge | None, high: Candidate, value_of: Callable[[Candidate], float]) -> float:
+def _between(low: _AtLimit | None, high: Candidate | Bound, value_of: Callable[[Candidate], float]) -> float:
     """Return what is ranked at the limit that just meets the objectives, by those of a smaller and a larger one."""
+    if isinstance(high, Bound):
+        return high.value
     best = value_of(high)
     if not isinstance(low, Candidate) or not low.objective_ratio or not high.objective_ratio:
         return best
@@ -167,11 +177,14 @@ def _between(low: Candidate | TooLarge | None, high: Candidate, value_of: Callab
 
 
 def _beyond(
-    low: Candidate | TooLarge, share: float, demand: Demand, criteria: Criteria, value_of: Callable[[Candidate], float]
+    low: _AtLimit, share: float, demand: Demand, criteria: Criteria, value_of: Callable[[Candidate], float]
 ) -> float:
     """Return what is ranked at a larger limit than any that was tried, at the least: a share, or whole replicas."""
-    if not isinstance(low, Candidate):
-        return 0.0
+    if isinstance(low, Bound):
+        return share * low.value
+    if isinstance(low, TooLarge):
+        price = low.price_usd_per_h if RANKINGS[criteria.by].at_rate == "usd_per_h" else None
+        return 0.0 if price is None else share * low.devices * price
     if demand.finite_rate_per_s is not None and RANKINGS[criteria.by].at_rate == "usd_per_h":
         share = math.ceil(low.replicas * share) / low.replicas  # whole replicas carry the rate
     return value_of(low) * share

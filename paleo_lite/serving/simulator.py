@@ -34,6 +34,18 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+def check_requests(traffic: Traffic, room: CacheRoom, prefix_hit_rate: float) -> None:
+    """Raise DoesNotFit for the first request whose own tokens, without those it shares, the cache does not hold."""
+    shared_tokens = (traffic.input_tokens * prefix_hit_rate).astype(np.int64)
+    is_too_long = traffic.input_tokens - shared_tokens + traffic.output_tokens > room.tokens
+    if is_too_long.any():
+        request = int(is_too_long.argmax())
+        raise DoesNotFit(
+            f"a request of {traffic.input_tokens[request]:,} input and {traffic.output_tokens[request]:,} output "
+            f"tokens needs more than the {room.tokens:,} tokens that the KV cache holds"
+        )
+
+
 class Replica:
     """State of a simulation.
 
@@ -62,7 +74,7 @@ class Replica:
         self.inputs: list[int] = traffic.input_tokens.tolist()
         self.outputs: list[int] = traffic.output_tokens.tolist()
         self.shared: list[int] = (traffic.input_tokens * options.prefix_hit_rate).astype(np.int64).tolist()
-        self._check_requests(traffic.input_tokens - np.array(self.shared) + traffic.output_tokens)
+        check_requests(traffic, room, options.prefix_hit_rate)
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
             self.prefixes = PrefixesOfRequests(blocks or BlocksOfRequests(traffic), room.block_tokens, tiers)
@@ -129,16 +141,6 @@ class Replica:
         self.round_tokens = self.engine.max_batched_tokens * self.times.pipeline
         # Blocks that a sequence needs in an iteration at most: one more than its next tokens fill.
         self.most_growth = (self.draft_length + 1) // self.block_tokens + 1
-
-    def _check_requests(self, own_tokens: Ints) -> None:
-        """Raise DoesNotFit for the first request whose own tokens, without those it shares, the cache does not hold."""
-        room = self.total_blocks * self.block_tokens
-        if (own_tokens > room).any():
-            request = int((own_tokens > room).argmax())
-            raise DoesNotFit(
-                f"a request of {self.inputs[request]:,} input and {self.outputs[request]:,} output tokens needs more "
-                f"than the {room:,} tokens that the KV cache holds"
-            )
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)

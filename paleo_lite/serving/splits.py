@@ -27,7 +27,7 @@ from .requests import Demand, Traffic
 from .slo import Objective
 from .timed_engine import undivided_iteration_s
 
-SIMULATED_PAIRS = 24
+SIMULATED_PAIRS = 16
 """Pairs of pools that are simulated at most: half of them the best by the ranking, half along the front."""
 
 USUAL_DEVICES = 16
@@ -154,6 +154,12 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
     def _block(self) -> IterationTimes:
         """Iteration times of a block of the network with its head."""
         return self.prepared.tables.of_blocks(1 / self.deployment.on_device.workload.network.blocks)
+
+    @cached_property
+    def least_slowdown(self) -> float:
+        """By which factor the slowest iterations are longer than the expected ones at least, without their host."""
+        slowest = self.prepared.tables.relative_high
+        return max(min(slowest[1:], default=1.0), 1.0)
 
     @cached_property
     def most_sequences(self) -> int:

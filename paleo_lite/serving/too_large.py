@@ -8,10 +8,11 @@ exceeds 0.99 of it.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
+from ..engines.records.record import Server
 from .candidates import Criteria, DraftChoice, TooLarge
-from .iteration_times import ScheduledTokens
-from .placement import Division
+from .iteration_times import IterationTimes, ScheduledTokens
 from .requests import Demand
 from .splits import PoolEstimate
 from .timed_engine import TimedEngine
@@ -23,16 +24,39 @@ DEVIATIONS = 2.0
 """Standard deviations of the mean answer of a batch by which a simulation of random lengths may exceed it."""
 
 
-def most_requests_per_s(pool: PoolEstimate, batch_limit: int, draft: DraftChoice | None) -> float:
-    """Return the requests per second that a replica without a pipeline does not exceed at expected iteration times."""
-    timed = pool.with_draft(draft).at_level("expected")
+class MostRequests(NamedTuple):
+    """Requests per second that a replica without a pipeline does not exceed."""
+
+    expected_per_s: float
+    slowest_per_s: float  # with the slowest iterations of their interval
+
+
+def most_requests_per_s(pool: PoolEstimate, batch_limit: int, draft: DraftChoice | None) -> MostRequests:
+    """Return the requests per second that a replica without a pipeline does not exceed.
+
+    Of the slowest iterations are known their host, and by which factor the others are longer at least.
+    """
+    drafting = pool.with_draft(draft)
+    timed = drafting.at_level("expected")
     prompt_tokens = float(pool.sample.input_tokens.mean())
     answer_tokens = float(pool.sample.output_tokens.mean())
     cached_tokens = batch_limit * (prompt_tokens + answer_tokens / 2)
     decoding_s = timed.iteration_s(ScheduledTokens(batch_limit, cached_tokens))
     iterations = (answer_tokens - 1) / timed.options.speculation.tokens_per_iteration
     prompt_s = _least_prompt_s(timed, batch_limit, cached_tokens, decoding_s, prompt_tokens)
-    return 1 / (iterations * decoding_s / batch_limit + prompt_s)
+    host_s = _host_s(timed.engine, timed.times, batch_limit)
+    slow_host_s = _host_s(timed.engine.at_end("high", drafting.host_width), timed.times, batch_limit)
+    factor = pool.least_slowdown
+    slow_decoding_s = factor * (decoding_s - host_s) + slow_host_s if factor > 1 else decoding_s
+    return MostRequests(
+        1 / (iterations * decoding_s / batch_limit + prompt_s),
+        1 / (iterations * slow_decoding_s / batch_limit + factor * prompt_s),
+    )
+
+
+def _host_s(engine: Server, times: IterationTimes, decoding: int) -> float:
+    """Return the time of the host in an iteration that decodes some sequences."""
+    return engine.overhead_s + engine.sequence_overhead_s * math.ceil(decoding / times.attention_data)
 
 
 def _least_prompt_s(
@@ -49,6 +73,13 @@ def _least_prompt_s(
     return max(added_s, 0.0) / together
 
 
+def margin_of(pool: PoolEstimate, batch_limit: int) -> float:
+    """Return the factor on the bound that a simulation of requests of these lengths does not exceed."""
+    answers = pool.sample.output_tokens
+    scatter = float(answers.std() / answers.mean()) / math.sqrt(batch_limit)
+    return MARGIN * (1 + DEVIATIONS * scatter)
+
+
 def find_too_large(
     pool: PoolEstimate, batch_limit: int, draft: DraftChoice | None, demand: Demand, criteria: Criteria
 ) -> TooLarge | None:
@@ -56,22 +87,18 @@ def find_too_large(
     rate_per_s, placed = demand.finite_rate_per_s, pool.deployment.on_device
     if rate_per_s is None or criteria.devices is None or placed.pipeline.degree > 1:
         return None
-    answers = pool.sample.output_tokens
-    scatter = float(answers.std() / answers.mean()) / math.sqrt(batch_limit)
-    most_per_s = MARGIN * (1 + DEVIATIONS * scatter) * most_requests_per_s(pool, batch_limit, draft)
-    # Parts of replicas count, so that whatever is simulated answers more requests per second and device than what is
-    # ruled out, which is on no Pareto front then.
-    devices = rate_per_s / (1 - criteria.headroom) / most_per_s * pool.devices
+    # Replicas are counted by the slowest iterations of their interval.
+    most_per_s = margin_of(pool, batch_limit) * most_requests_per_s(pool, batch_limit, draft).slowest_per_s
+    devices = math.ceil(rate_per_s / (1 - criteria.headroom) / most_per_s) * pool.devices
     if devices <= criteria.devices:
         return None
     listing = pool.deployment.listing
-    division = Division(placed.tensor, placed.pipeline.degree, placed.experts, placed.attention_data)
     return TooLarge(
         gpu=placed.machine.device.id,
         weights=placed.workload.weights or placed.workload.precision,
-        parallelism=division.describe(),
+        parallelism=placed.division.describe(),
         batch_limit=batch_limit,
-        devices=math.ceil(devices),
+        devices=devices,
         price_usd_per_h=pool.deployment.price_usd_per_h,
         price_cloud=None if listing is None else listing.cloud or None,
         is_forecast=pool.deployment.timer.is_forecast,

@@ -116,9 +116,11 @@ def test_the_limit_is_the_largest_that_a_simulation_confirms() -> None:
     objectives = (Objective("tpot", "p90", between_s),)
     tried = [(trial, trial.simulate(demand, objectives, Criteria())) for trial in trials]
     best = cost_of(tried[1][1])
-    further = refine(Tried(tried, [], []), demand, objectives, Criteria(), best, cost_of)
+    further = refine(Tried(tried, [], [], []), demand, objectives, Criteria(), best, cost_of)
     largest = max(each.batch_limit for each in further if each.meets_objectives)
     smallest = min((each.batch_limit for each in further if not each.meets_objectives), default=64)
     assert largest > 32 and smallest - largest == 4
     assert min(map(cost_of, further)) < 0.95 * best
-    assert refine(Tried(tried, [], []), demand, objectives, Criteria(), 0.0, cost_of) == []  # nothing would be cheaper
+    assert (
+        refine(Tried(tried, [], [], []), demand, objectives, Criteria(), 0.0, cost_of) == []
+    )  # nothing would be cheaper
