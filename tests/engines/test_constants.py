@@ -199,6 +199,17 @@ def test_servers_speak_for_the_formats_that_they_ran_in() -> None:
     assert width("qwen3-30b-a3b", precision="fp8") > 3.5
 
 
+def test_pointwise_kernels_of_prompts_reach_no_more_than_the_memory() -> None:
+    """Activations of long prompts are in memory, whose bandwidth the data sheet states."""
+    constants = engine_constants()
+    for cell in constants.classes["pointwise"].cells:
+        device = find_device(cell.gpu)
+        for engine in ("vllm", "sglang", "tensorrt-llm"):
+            log_share, _ = constants.of("pointwise", device, engine, "bf16").theta
+            _, work = constants.company_of("pointwise", device, engine, "bf16", is_prompt=True)
+            assert np.exp(log_share) / work < 1, (cell.gpu, engine)
+
+
 def test_tensorrt_llm_runs_on_nvidia_alone() -> None:
     with pytest.raises(BadValue, match="`--engine tensorrt-llm` is for devices of NVIDIA, not for Instinct MI300X"):
         pl.serve("llama-3.1-8b", gpu="mi300x", engine="tensorrt-llm", rate=1)
