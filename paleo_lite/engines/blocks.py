@@ -244,6 +244,14 @@ class _KernelGrouping:
             parent = self.layers[parent].parents[0]
         return parent
 
+    def _pointwise_producer(self, index: int) -> str:
+        """Return the name of the pointwise kernel whose result a product reads; empty where there is none."""
+        producer = self._producer(index)
+        key = self._kernel_key(producer, self.layers[producer]) if producer >= self.first else None
+        if not isinstance(key, tuple) or key[0] not in (NORM, ACTIVATION):
+            return ""
+        return str(key[0])
+
     def _pointwise_name(self, index: int, layer: Layer) -> str:
         """Return the name of the kernel of a pointwise layer."""
         if is_embedding(layer):
@@ -379,7 +387,7 @@ class _KernelGrouping:
             part = "attention"
         has_own_weights = any(layer.parameters for layer in layers)  # not those of a tied head or a shared block
         is_stored = has_own_weights and name != "key and value up projection"
-        return ProductKernel(name, n, k, groups, part, rows, is_stored)
+        return ProductKernel(name, n, k, groups, part, rows, is_stored, self._pointwise_producer(members[0]))
 
     def _product_name(self, members: list[int]) -> str:
         """Return the name of a product by its place."""

@@ -96,12 +96,14 @@ def product_s(
     weight_bytes: Any,  # per number of the matrix
     operand_bytes: Any,  # per number of the left operand
     groups: Any = 1,  # products of this size in one launch
+    is_quantised: bool = False,  # whether the left operand is in its narrow format already
 ) -> Any:
     """Return the time of a product of `m` rows with a matrix of `n` columns and `k` rows.
 
     ``compute = 2 (k + half depth) * (m n / (peak * efficiency) + tile / tile rate)``, with a tile of at most 128 rows
     and columns: a short inner loop is mostly prologue. Operands that are narrower than 16 bits are quantised first,
-    which reads 16 bits of each number of the left operand and writes the narrow ones.
+    which reads 16 bits of each number of the left operand and writes the narrow ones, unless the kernel before it has
+    done so.
 
     `theta` are the logarithms of efficiency, share of bandwidth, shortest kernel, rate of one tile, half depth,
     sharpness, and traffic of the quantisation relative to one read and one write.
@@ -110,16 +112,19 @@ def product_s(
     rows = np.maximum(m, FEWEST_ROWS)
     tile = np.minimum(rows, TILE) * np.minimum(n, TILE)
     compute_s = 2.0 * (k + half_depth) * (groups * rows * n / (rates.peak_per_s * efficiency) + tile / tile_rate)
-    moved_bytes, quantised_bytes = product_bytes(m, n, k, weight_bytes, operand_bytes, groups)
+    moved_bytes, quantised_bytes = product_bytes(m, n, k, weight_bytes, operand_bytes, groups, is_quantised)
     memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
     quantisation_s = quantisation * quantised_bytes / rates.bandwidth_bytes_per_s
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness) + quantisation_s
 
 
-def product_bytes(m: Any, n: Any, k: Any, weight_bytes: Any, operand_bytes: Any, groups: Any = 1) -> tuple[Any, Any]:
+def product_bytes(
+    m: Any, n: Any, k: Any, weight_bytes: Any, operand_bytes: Any, groups: Any = 1, is_quantised: bool = False
+) -> tuple[Any, Any]:
     """Return the bytes that a product moves, and those of the quantisation of its left operand."""
     moved_bytes = groups * (n * k * weight_bytes + m * k * operand_bytes + RESULT_BYTES * m * n)
-    quantised_bytes = np.where(operand_bytes < RESULT_BYTES, m * k * groups * (RESULT_BYTES + operand_bytes), 0.0)
+    quantises = (operand_bytes < RESULT_BYTES) & (not is_quantised)
+    quantised_bytes = np.where(quantises, m * k * groups * (RESULT_BYTES + operand_bytes), 0.0)
     return moved_bytes, quantised_bytes
 
 

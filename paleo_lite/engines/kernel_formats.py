@@ -55,12 +55,18 @@ class Formats(msgspec.Struct, frozen=True):
     experts: str
     plain: str  # format of products that are not quantised
     attention: str  # formats of attention and of its cache, such as ``bf16/fp8``
+    # Pointwise kernels that quantise their results for the product that reads them, with the format of that product.
+    quantising: tuple[tuple[str, str], ...] = ()
 
     def of_product(self, kernel: ProductKernel) -> str:
         """Return the format of a product's matrix."""
         if kernel.part == "attention":
             return self.projections
         return self.feed_forward if kernel.part == "feed-forward" else self.plain
+
+    def has_quantised_operand(self, kernel: ProductKernel) -> bool:
+        """Return whether the kernel before a product quantises its left operand."""
+        return (kernel.producer, self.of_product(kernel)) in self.quantising
 
 
 SIMILAR_FORMATS = {"fp8-block-tiles": "fp8-block", "w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16"}

@@ -33,6 +33,7 @@ class ProductKernel(msgspec.Struct, frozen=True):
     # Whether the matrix takes memory of its own: a head may share that of the embedding, and the prompts of latent
     # attention use the matrices of decoding.
     is_stored: bool = True
+    producer: str = ""  # pointwise kernel whose result is the left operand; empty where that of another one is
 
 
 class ExpertsKernel(msgspec.Struct, frozen=True):

@@ -150,7 +150,8 @@ def place_kernels(
     engine_kernels = ENGINES[engine].kernels
     if engine_kernels is not None:
         replaced = engine_kernels.expert_formats.get(generation_of(device), {})
-        formats = msgspec.structs.replace(formats, experts=replaced.get(formats.experts, formats.experts))
+        experts = replaced.get(formats.experts, formats.experts)
+        formats = msgspec.structs.replace(formats, experts=experts, quantising=engine_kernels.quantising)
     return EngineKernels(EngineStep(device, name, formats, placement, constants), fusion, workload)
 
 

@@ -312,7 +312,8 @@ class EngineStep:
         _, weight_bytes, operand_bytes = self._rates(self.formats.of_product(kernel))
         rows = np.maximum(rows_of(kernel, load), 1.0)
         sizes = {"m": rows, "n": kernel.n, "k": kernel.k, "groups": kernel.groups}
-        return {**sizes, "weight_bytes": weight_bytes, "operand_bytes": operand_bytes}
+        is_quantised = self.formats.has_quantised_operand(kernel)
+        return {**sizes, "weight_bytes": weight_bytes, "operand_bytes": operand_bytes, "is_quantised": is_quantised}
 
     def _experts_s(self, kernel: ExpertsKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)

@@ -99,6 +99,8 @@ def test_narrow_operands_are_quantised_first() -> None:
     with_it, without = (logs(1, 1, NOTHING, UNLIMITED, NOTHING, 1, traffic) for traffic in (1, NOTHING))
     added_s = product_s(with_it, RATES, operand_bytes=1, **shape) - product_s(without, RATES, operand_bytes=1, **shape)
     assert added_s == pytest.approx(1024 * 512 * 3 / 1e12, rel=1e-6)
+    quantised_s = product_s(with_it, RATES, operand_bytes=1, is_quantised=True, **shape)
+    assert quantised_s == pytest.approx(product_s(without, RATES, operand_bytes=1, **shape), rel=1e-9)
     wide = {"operand_bytes": 2, **shape}
     assert product_s(with_it, RATES, **wide) == pytest.approx(product_s(without, RATES, **wide), rel=1e-9)
 

@@ -70,7 +70,15 @@ def draft_words(tokens: int, method: str, checkpoint: str = "", **others: Any) -
 VLLM_KERNELS = Kernels(
     engine="vllm",
     launches={"rotary embedding and cache": 2},  # rotary_embedding, then reshape_and_cache_flash
-    sources=("https://github.com/vllm-project/vllm/tree/main/vllm/v1/attention/backends",),
+    # Inductor compiles the quantisation to fp8 (`QuantFP8`) into the norm or the activation before it. That of the
+    # result of attention stays a kernel unless `fuse_attn_quant` is set. SGLang quantises before every product
+    # (https://github.com/sgl-project/sglang/issues/31504).
+    quantising=(("norm", "fp8"), ("activation", "fp8")),
+    sources=(
+        "https://github.com/vllm-project/vllm/tree/main/vllm/v1/attention/backends",
+        "https://github.com/vllm-project/vllm/pull/19830 (quantisation in fp8 is compiled)",
+        "https://docs.vllm.ai/en/stable/design/fusions/",
+    ),
     # gpt-oss-120b, whose checkpoint has 60.8 GiB, is loaded in 64.38 GiB on an H100 with Triton's kernels
     # (https://github.com/vllm-project/vllm/issues/33155), which is a hidden size of 3,072 instead of 2,880. With
     # Marlin's, which pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
@@ -234,7 +242,7 @@ VLLM_0_7 = structs.replace(
     overhead_s=5e-3,
     overhead_range_s=(1e-3, 12e-3),
     is_host_fitted=False,
-    kernels=VLLM_KERNELS,
+    kernels=structs.replace(VLLM_KERNELS, quantising=()),  # nothing is compiled
     mixes_whole_prompts=False,
     receive_option="--num-scheduler-steps",
     works_between_looks=False,
