@@ -180,7 +180,7 @@ Scale = record("Scale", {
         "compute_s communication_s exposed_s update_s input_s speedup efficiency": float,
         "run": Run | None, "site": Site | None, "cost_usd hours flops_per_s mfu hfu kwh_per_million kwh": Number,
         "efficiency_interval": list[float] | None, "in_time": bool | None, "notes": Names})],
-    "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
+    "best runner_up command": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
 })  # fmt: skip
 Gemm = record("Gemm", {
     "m n k count flops bytes": int, "gpu calibration": Word, "precision time_model": str, "intensity": float,

@@ -20,7 +20,7 @@ from .links import Topology
 from .megatron_options import describe_adapters, megatron_options
 from .parallel_config import STACKS, ParallelConfig
 from .parallel_layout import candidate_configs
-from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
+from .scale import NO_SINGLE_WORKER, predict_step, relative_to_one_worker, relative_to_smallest_fitting, scale
 from .settings import ScaledBatch, Settings
 from .step_plan import plan_step
 from .strategies import STRATEGIES, Strategy
@@ -146,9 +146,8 @@ def _compare_configs(
             budget=budget,
             cluster=cluster,
         )
-        description, *other_notes = row.notes
-        notes = tuple(note for note in other_notes if not note.startswith(NO_SINGLE_WORKER))
-        return msgspec.structs.replace(row, strategy=description, collective="", notes=notes)
+        description, *notes = row.notes
+        return msgspec.structs.replace(row, strategy=description, collective="", notes=tuple(notes), parallel=config)
 
     predicted = sorted(
         ((predict_row(config), config) for config in best_configs), key=lambda pair: (not pair[0].fits, pair[0].time_s)
@@ -160,6 +159,7 @@ def _compare_configs(
     rows = [row for row, _ in predicted[: ADVISED_CONFIGS - len(other_stacks)]]
     rows += [predict_row(config) for config in other_stacks]
     rows.sort(key=lambda row: (not row.fits, row.time_s))
+    rows = relative_to_one_worker(rows)
     best = rows[0]
     why = (
         f"{best.strategy}: {best.exposed_s / best.time_s:.0%} of the step is exposed communication; "

@@ -31,6 +31,11 @@ PHASES = ("training", *GENERATION_PHASES)
 """Phases that are predicted on several devices."""
 
 NO_SINGLE_WORKER = "the network fits on no single worker: speed-up is relative to the throughput per worker of"
+"""Beginning of the note on a network that fits on no single worker."""
+
+SMALLER_SINGLE_WORKER = "the single worker of the speed-up has a batch of"
+"""Beginning of the note on a single worker whose batch is smaller than that of the question."""
+
 NEGLIGIBLE_SHARE = 0.02
 """Overheads below this fraction of a step are not reported as its limiting factor."""
 
@@ -154,8 +159,8 @@ def _single_worker_rate(
     strategy = "3d" if job.workload.phase in GENERATION_PHASES else "data"
     step = predict_step(job, Topology(None, 1, None, 1, None), settings, samples, strategy)
     note = (
-        f"the single worker of the speed-up has a batch of {samples}, as a batch of {batch_size} does not fit: an "
-        "efficiency above 100% is that of the larger batch"
+        f"{SMALLER_SINGLE_WORKER} {samples}, as a batch of {batch_size} does not fit: an efficiency above 100% is that "
+        "of the larger batch"
     )
     return samples / float(step.time_s), (note,)
 
@@ -184,6 +189,28 @@ def relative_to_smallest_fitting(rows: list[ScaleRow]) -> list[ScaleRow]:
             )
         )
     return relative_rows
+
+
+def relative_to_one_worker(rows: list[ScaleRow]) -> list[ScaleRow]:
+    """Return rows of one question, the best first, with speed-ups over the fastest single worker of any of them.
+
+    The first row has the notes on that worker. Without a single worker that holds the network, speed-ups are relative
+    to the first row.
+    """
+    of_baseline = (NO_SINGLE_WORKER, SMALLER_SINGLE_WORKER)
+    notes = [tuple(note for note in row.notes if not note.startswith(of_baseline)) for row in rows]
+    alone = [row for row in rows if row.baseline_workers == 1]
+    baseline_workers, baseline_per_s = rows[0].workers, rows[0].throughput_per_s / rows[0].workers
+    if alone:
+        fastest = max(alone, key=lambda row: row.single_worker_per_s)
+        baseline_workers, baseline_per_s = 1, fastest.single_worker_per_s
+        notes[0] += tuple(note for note in fastest.notes if note.startswith(of_baseline))
+    return [
+        msgspec.structs.replace(
+            row, single_worker_per_s=baseline_per_s, baseline_workers=baseline_workers, notes=notes_of_row
+        )
+        for row, notes_of_row in zip(rows, notes)
+    ]
 
 
 def predict_step(

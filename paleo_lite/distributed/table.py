@@ -16,6 +16,7 @@ from ..timing.memory import RESERVE_BYTES
 from ..units import SECONDS_PER_HOUR, format_hours, format_si
 from ..version import __version__
 from .job import Step
+from .parallel_config import ParallelConfig
 
 COLUMNS = (
     "workers",
@@ -120,6 +121,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     price: str | None = None
     execution: str | None = None  # execution of the kernels, or the engine
     calibration: str | None = None  # source of the parameters of the time model
+    command: str | None = None  # that asks for the recommended strategy alone
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)
@@ -192,6 +194,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
             fields["runner_up"] = fitting[1].strategy if len(fitting) > 1 else None
             fields["why"] = self.why
             fields["refused"] = self.refused
+            fields["command"] = self.command
         fields["rows"] = [row.to_dict() for row in self.rows]
         return answer_json(common, fields)
 
@@ -253,6 +256,7 @@ class ScaleRow(Step, Answer, frozen=True, kw_only=True):
     facility: Facility | None = None
     is_forecast: bool = True
     deadline_hours: float | None = None  # hours within which the run is to end
+    parallel: ParallelConfig | None = None  # how an advised row divides the blocks of the network
 
     def __repr__(self) -> str:
         time = format_si(self.time_s, "s")

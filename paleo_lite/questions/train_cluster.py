@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 from ..errors import BadValue
 from .compare import FULL_PRECISION, check_network_options, default_optimizer, with_usual_precision
-from .option import documented_spelling, options_of
+from .option import command_words, documented_spelling, options_of
 from .records import settings_of
 from .training_options import IN_BLOCKS, default_batch_size, division_of, offload_of, replica_of, training_options
 from .values import FIT
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..distributed.parallel_config import ParallelConfig
     from ..distributed.request import ClusterRequest
     from ..distributed.settings import Settings
-    from ..distributed.table import ScaleTable
+    from ..distributed.table import ScaleRow, ScaleTable
 
 
 def answer_for_devices(
@@ -41,7 +42,56 @@ def answer_for_devices(
     request = msgspec.structs.replace(
         request, names_micro_batch=names_micro_batch, states_micro_batch=states_micro_batch
     )
-    return predict_cluster(network_question, request, settings)
+    table = predict_cluster(network_question, request, settings)
+    best = table.answering_row
+    if not table.why or best is None or best.workers == 1:
+        return table
+    return msgspec.structs.replace(table, command=_advised_command(question, best))
+
+
+def advised_question(question: Any, best: ScaleRow) -> Any:
+    """Return the question of the division that advice recommends alone."""
+    from ..distributed.parallel_config import SHARDING_OF_STAGE
+    from ..distributed.strategies import STRATEGIES
+
+    alone = replace(question, advise=None)
+    communication = settings_of(question.communication)
+    config = best.parallel
+    if config is None:
+        if STRATEGIES[best.strategy].collectives:  # of which the advice chose one
+            communication["collective"] = best.collective
+        return replace(alone, strategy=best.strategy, communication=communication or None)
+    schedule = settings_of(question.schedule)
+    if config.virtual_stages > 1 and not config.layout:
+        schedule["interleaved"] = config.virtual_stages
+    if config.tensor > 1:
+        communication["sequence-parallel"] = config.sequence_parallel
+    return replace(
+        alone,
+        strategy=config.sharding or SHARDING_OF_STAGE[config.zero_stage],
+        tensor=config.tensor,
+        pipeline=config.pipeline,
+        context_parallel=config.context,
+        expert_parallel=config.expert,
+        micro_batch=None if config.micro_batches else config.micro_batch_size,
+        recompute=_recomputation_of(config) or question.recompute,
+        execution=config.execution,
+        schedule=schedule or None,
+        communication=communication or None,
+    )
+
+
+def _recomputation_of(config: ParallelConfig) -> str | None:
+    """Return the value of ``--recompute`` of a configuration; None for the default of its stack."""
+    if config.recompute_modules:
+        return f"{config.recompute}:{'+'.join(config.recompute_modules)}"
+    every = f":{config.recompute_every}" if config.recompute_every > 1 else ""
+    return f"{config.recompute}{every}" if config.recompute else None
+
+
+def _advised_command(question: Any, best: ScaleRow) -> str:
+    """Return the command line that asks for the recommended division alone."""
+    return shlex.join(command_words("train", advised_question(question, best)))
 
 
 def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]:

@@ -39,7 +39,10 @@ def scale_page(table: ScaleTable) -> Document:
     columns = _columns(table)
     values = [{column.key: getattr(row, column.key) for column in columns} for row in table.rows]
     rows = Table("", columns, values).drop_empty_columns()
-    return Document(_headline(table), _facts(table), [rows], _notes(table), lambda: _csv_table(table, rows))
+    commands = [("Ask for the recommended strategy alone", table.command)] if table.command else []
+    return Document(
+        _headline(table), _facts(table), [rows], _notes(table), lambda: _csv_table(table, rows), commands=commands
+    )
 
 
 def _facts(table: ScaleTable) -> list[tuple[str, str]]:

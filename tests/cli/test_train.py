@@ -6,6 +6,7 @@ Tests: reporting/scale.py, distributed/request.py, distributed/run.py, distribut
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from click.testing import CliRunner
@@ -60,6 +61,14 @@ def test_advice():
     found = answer("train", "vgg16", "--gpu", "p100-sxm2", "--link", "nvlink1-x4", "--workers", "8", "--advise", "time")
     assert found["best"] == found["rows"][0]["strategy"] and found["runner_up"] == found["rows"][1]["strategy"]
     assert found["best"] in found["why"] and len(found["rows"]) == 8
+
+
+def test_advice_says_what_asks_for_the_best_row_alone() -> None:
+    asked = ("resnet18", "--gpu", "a100-sxm-80gb", "--link", "ethernet10", "--workers", "2", "--batch-size", "1")
+    found = answer("train", *asked, "--advise")
+    (row,) = answer(*shlex.split(found["command"])[1:])["rows"]
+    for figure in ("strategy", "collective", "time_s", "interval", "memory_bytes"):
+        assert row[figure] == found["rows"][0][figure]
 
 
 @pytest.mark.spread(2)

@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from functools import cache
 
+import msgspec
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.distributed.parallel_config import SHARDING_OF_STAGE, ParallelConfig
 from paleo_lite.errors import BadValue
+from paleo_lite.questions.train_cluster import advised_question
+from paleo_lite.questions.training_options import division_of
 from paleo_lite.reporting.predictions import prediction_page
 
 ONE = {"network": "gpt2", "gpu": "a100-sxm-80gb"}
@@ -60,6 +64,25 @@ def test_a_missing_link_names_that_of_the_device(gpu: str, link: str) -> None:
 def test_advice_needs_several_devices() -> None:
     with pytest.raises(BadValue, match="ranks the ways in which several devices divide a step: give `--workers`"):
         pl.train(**ONE, advise="time")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ParallelConfig(micro_batch_size=4, recompute="none"),
+        ParallelConfig(tensor=2, pipeline=2, virtual_stages=2, sequence_parallel=True, execution="compiled"),
+        ParallelConfig(context=4, zero_stage=3, recompute="selective", recompute_modules=("core_attn",)),
+        ParallelConfig(sharding="full-shard", recompute="full", recompute_every=2, execution="eager"),
+    ],
+)
+def test_the_question_of_an_advised_division_has_this_division(config: ParallelConfig) -> None:
+    row = pl.train(**FOUR, execution="eager")[0]
+    alone = advised_question(pl.Train(**FOUR, advise="time"), msgspec.structs.replace(row, parallel=config))
+    strategy, division = division_of(alone)
+    assert strategy == "3d" and alone.advise is None and alone.execution == config.execution
+    sharding = SHARDING_OF_STAGE[config.zero_stage]
+    expected = msgspec.structs.replace(config, sharding=config.sharding or sharding, execution="megatron")
+    assert division == expected
 
 
 def test_both_ways_of_offloading() -> None:
