@@ -12,6 +12,7 @@ from ..text import format_plural
 from ..timing import Prediction
 from ..timing.answer import FORECAST
 from ..timing.memory import MemoryFit
+from ..timing.notes import without_ranges
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
 from .answers import common_notes, cost_of_products, format_shortage, join_notes, with_price_of_one
@@ -252,7 +253,10 @@ def _prices_of(comparison: Comparison) -> str:
 def _notes(comparison: Comparison) -> list[str]:
     """Return each note once, with the predictions it applies to: network and device, or what tells them apart."""
     names = [f"{prediction.network} on {prediction.device.id}" for prediction in comparison.answers]
-    notes = [[*_shortages(prediction), *prediction.notes] for prediction in comparison.answers]
+    notes = [
+        [*_shortages(prediction), *(prediction.notes if row.get("time_s") else without_ranges(prediction.notes))]
+        for prediction, row in zip(comparison.answers, comparison.rows, strict=True)
+    ]
     if comparison.settings and len(set(names)) < len(names):
         return common_notes(comparison, notes)
     return join_notes((name, note) for name, having in zip(names, notes, strict=True) for note in having)

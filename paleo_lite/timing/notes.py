@@ -187,6 +187,19 @@ LEAST_BELOW_BOUND = 0.99
 all layers, and the arithmetic of some of them takes a little longer than theirs."""
 
 
+_TIME_BELOW, _INTERVAL_BELOW, _POWER_ABOVE = (
+    "the time is below",
+    "the interval begins below",
+    "the interval of the power",
+)
+"""Beginnings of the notes on the range of a time or of the power."""
+
+
+def without_ranges(notes: Iterable[str]) -> list[str]:
+    """Return the notes of an answer whose time and power are not shown."""
+    return [note for note in notes if not note.startswith((_TIME_BELOW, _INTERVAL_BELOW, _POWER_ABOVE))]
+
+
 def range_notes(
     answer: RangedAnswer, device: Device, said: Iterable[str] = (), workloads: Sequence[Workload] = ()
 ) -> list[str]:
@@ -205,7 +218,7 @@ def range_notes(
     highest_w = partners_limit_w(device)
     if power_w is not None and highest_w is not None and round(power_w[1]) > round(device.power_w or 0):
         notes.append(
-            f"the interval of the power ends above the {device.power_w:g} W of the data sheet: makers of cards sell "
+            f"{_POWER_ABOVE} ends above the {device.power_w:g} W of the data sheet: makers of cards sell "
             f"{device.name} with limits up to about {highest_w:.0f} W; `--power-limit` states that of yours"
         )
     return notes
@@ -215,8 +228,8 @@ def _notes_below_bound(time_s: float, low_s: float, bound_s: float, device: Devi
     """Return the note on an interval that begins below what a device takes at its highest clock, if it does."""
     if low_s >= LEAST_BELOW_BOUND * bound_s / matrix_boost(device):
         return []
-    subject = "the time is" if time_s < bound_s else "the interval begins"
-    return [f"{subject} below the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: {reason}"]
+    subject = _TIME_BELOW if time_s < bound_s else _INTERVAL_BELOW
+    return [f"{subject} the {format_si(bound_s, 's')} of the data sheet, which is not a strict bound: {reason}"]
 
 
 def _why_below_bound(workloads: Sequence[Workload]) -> str:

@@ -179,3 +179,12 @@ def test_prices_of_each_cloud_are_named():
     listed = {price.cloud: price.usd_per_h for price in prices_of(find_device("h100-sxm"))}
     for cloud in ("AWS", "Google Cloud"):
         assert f"h100-sxm {listed[cloud]:g} ({cloud})" in facts["USD per million"]
+
+
+def test_rows_without_a_time_have_no_notes_on_its_range() -> None:
+    """Below the data sheet begins the interval of a device whose memory is too small, and its row shows no time."""
+    alone = pl.diffusion("wan-2.2-14b", gpu="rtx5090")
+    assert not alone.fits and any("interval begins below" in note for note in alone.notes)
+    notes = list(pl.diffusion("wan-2.2-14b", gpu=["h100-sxm", "rtx5090"]).document().notes)
+    assert not any("the interval" in note for note in notes if "rtx5090" in note.partition(": ")[0])
+    assert any("rtx5090: does not fit into memory" in note for note in notes)
