@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ...calibration.ratios import AnyPrediction, speedup
 from ...distributed.pictures import PictureScaleRow, PictureScaling
@@ -23,6 +23,7 @@ from .marks import (
 from .render import altair, inline_data, log_ticks, time_unit
 
 DrawnPrediction = AnyPrediction | PictureScaleRow
+_Drawn = TypeVar("_Drawn", AnyPrediction, DrawnPrediction)
 
 ROWS_AT_MOST = 60
 """Maximum number of predictions in a chart; more do not fit on a screen."""
@@ -48,12 +49,12 @@ def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, orde
         for prediction in answer.found if isinstance(answer, PictureScaling) else (answer,):
             key = (prediction.device.id, *(getattr(prediction, name) for name in _SETTINGS))
             unique[key] = prediction
-    shown = list(unique.values())
+    shown, too_large_lines = _without_too_large(list(unique.values()))
     if len(shown) > ROWS_AT_MOST:
         raise BadValue(f"a chart shows at most {ROWS_AT_MOST} predictions (got {len(shown)}): select fewer")
     alt = altair()
     shows_rates = len({prediction.batch_size for prediction in shown}) > 1
-    varying = [name for name in _SETTINGS if len({getattr(prediction, name) for prediction in shown}) > 1]
+    varying = _varying_settings(shown)
     if shows_rates:
         factor, title = 1.0, "samples per second"
     else:
@@ -89,8 +90,37 @@ def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, orde
         text = base.mark_text(align="center", dy=-9, fontSize=9).encode(x=x, text=alt.Text("label:N"))
         head = alt.Title(network, fontSize=12, frame="group") if "network" in varying else ""
         panels.append(alt.layer(spread, dots, text).properties(width=460, height={"step": 26}, title=head))
-    lines = [*_devices_subtitle(shown, rows), *left_out_lines(comparison.left_out)]
+    lines = [*_devices_subtitle(shown, rows), *too_large_lines, *left_out_lines(comparison.left_out)]
     return alt.vconcat(*panels, spacing=10).properties(title=alt.Title(_devices_title(shown), subtitle=lines))
+
+
+_NAMED_AT_MOST = 4
+"""Predictions that a subtitle names."""
+
+
+def _without_too_large(predictions: Sequence[_Drawn]) -> tuple[list[_Drawn], list[str]]:
+    """Return the predictions that fit into memory, and the lines that name the others; all of them if none fits.
+
+    Tables have no times of what does not fit beside what does.
+    """
+    fitting = [prediction for prediction in predictions if prediction.fits is not False]
+    if not fitting or len(fitting) == len(predictions):
+        return list(predictions), []
+    varying = _varying_settings(predictions)
+    too_large = [prediction for prediction in predictions if prediction.fits is False]
+    names = [_describe_settings(prediction, varying) for prediction in too_large[:_NAMED_AT_MOST]]
+    more = f" and {len(too_large) - len(names)} more" if len(too_large) > len(names) else ""
+    return fitting, [f"not drawn, as the memory is too small: {'; '.join(names)}{more}"]
+
+
+def _varying_settings(predictions: Sequence[DrawnPrediction]) -> list[str]:
+    """Return the settings that differ between predictions."""
+    return [name for name in _SETTINGS if len({getattr(prediction, name) for prediction in predictions}) > 1]
+
+
+def _describe_settings(prediction: DrawnPrediction, varying: Sequence[str]) -> str:
+    """Return the device of a prediction with the settings that differ: ``h100-sxm, batch 8``."""
+    return ", ".join([prediction.device.id, *(_format_setting(prediction, name) for name in varying)])
 
 
 def _scale_of(alt: Any, numbers: Sequence[float], margins: tuple[float, float]) -> tuple[Any, Any]:
@@ -107,7 +137,6 @@ def _device_row(
     prediction: DrawnPrediction, varying: Sequence[str], shows_rates: bool, factor: float
 ) -> dict[str, Any]:
     """Return the row of a prediction: its label, its value and interval, and how it is drawn."""
-    settings = [_format_setting(prediction, name) for name in varying if name != "network"]
     low_s, high_s = prediction.interval or (None, None)
     if shows_rates:
         value = prediction.batch_size / prediction.time_s if prediction.time_s else prediction.time_s
@@ -126,7 +155,7 @@ def _device_row(
     return {
         "network": prediction.network,
         "gpu": prediction.device.id,
-        "configuration": ", ".join([prediction.device.id, *settings]),
+        "configuration": _describe_settings(prediction, [name for name in varying if name != "network"]),
         "value": value,
         "low": low,
         "high": high,
@@ -215,6 +244,7 @@ def batch_chart(predictions: Sequence[AnyPrediction], order: Sequence[str] = (),
     other predictions are not drawn. Raise BadValue if there is no prediction, or more than `SERIES_AT_MOST` curves.
     """
     alt = altair()
+    predictions, too_large_lines = _without_too_large(predictions)
     factor, unit = time_unit(max((prediction.time_s for prediction in predictions), default=0.0))
     rows: list[dict[str, Any]] = []
     devices: dict[str, str] = {}
@@ -243,7 +273,7 @@ def batch_chart(predictions: Sequence[AnyPrediction], order: Sequence[str] = (),
     lines = [line]
     if any(row["bound"] for row in rows):
         lines.append(BOUNDS_LEGEND)
-    lines += left_out_lines(left_out)
+    lines += [*too_large_lines, *left_out_lines(left_out)]
     return alt.hconcat(*panels).properties(title=alt.Title(_batch_title(predictions), subtitle=lines))
 
 
@@ -266,8 +296,7 @@ def _batch_row(prediction: AnyPrediction, series: str, factor: float) -> dict[st
 
 def _batch_title(predictions: Sequence[AnyPrediction]) -> str:
     """Return the device with the highest throughput and its batch size; forecasts precede bounds."""
-    fitting = [prediction for prediction in predictions if prediction.memory is None or prediction.memory.fits]
-    best = max(fitting or list(predictions), key=lambda prediction: (prediction.is_forecast, _throughput(prediction)))
+    best = max(predictions, key=lambda prediction: (prediction.is_forecast, _throughput(prediction)))
     prefix = "" if best.is_forecast else "at most "
     rate = f"{best.throughput_per_s:,.0f} samples/s at batch {best.batch_size}"
     return f"{best.device.id} has the highest throughput: {prefix}{rate}"

@@ -8,7 +8,7 @@ pytest.importorskip("altair")
 
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
-from paleo_lite.reporting.charts.devices import ROWS_AT_MOST, devices_chart
+from paleo_lite.reporting.charts.devices import ROWS_AT_MOST, batch_chart, devices_chart
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +54,16 @@ def test_predictions_that_do_not_fit_are_labelled_and_not_the_fastest():
     assert fits == {"k40m": "no", "gtx1080": "no"}
     assert all(dot["label"].endswith("does not fit") for dot in dots)
     assert spec["title"]["text"] == "Does not fit into the memory of any device"
+
+
+@pytest.mark.parametrize(
+    "chart", [devices_chart, lambda several: batch_chart(several.answers)], ids=["devices", "batch"]
+)
+def test_what_does_not_fit_beside_what_does_is_named_and_not_drawn(chart) -> None:
+    several = pl.predict("vgg16", gpu="k40m", batch_size=[16, 4096])
+    spec = chart(several).to_dict()
+    assert "not drawn, as the memory is too small: k40m, batch 4096" in spec.pop("title")["subtitle"]
+    assert "4096" not in str(spec) and "k40m" in str(spec)
 
 
 def test_too_many_predictions_raise():
