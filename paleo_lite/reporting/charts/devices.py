@@ -13,14 +13,14 @@ from ...text import format_plural
 from ...units import format_si
 from .marks import (
     BOUNDS_LEGEND,
-    NUMBER_FORMAT,
     SERIES_AT_MOST,
     assign_colours_and_shapes,
     conditional_value,
     hollow_encoding,
     left_out_lines,
+    scale_of,
 )
-from .render import altair, inline_data, log_ticks, time_unit
+from .render import altair, inline_data, time_unit
 
 DrawnPrediction = AnyPrediction | PictureScaleRow
 _Drawn = TypeVar("_Drawn", AnyPrediction, DrawnPrediction)
@@ -31,9 +31,6 @@ ROWS_AT_MOST = 60
 _MAX_TITLE_LENGTH = 80
 
 _SETTINGS = ("network", "precision", "phase", "batch_size", "devices")
-
-_DECADE = 10.0
-"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
 
 def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, order: Sequence[str] = ()) -> Any:
@@ -62,7 +59,7 @@ def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, orde
         title = f"time of a {shown[0].time_of} ({unit})"
     rows = [_device_row(prediction, varying, shows_rates, factor) for prediction in shown]
     numbers = [row[name] for row in rows for name in ("value", "low", "high") if row[name]]
-    scale, axis = _scale_of(alt, numbers, (1.3, 1.2))
+    scale, axis = scale_of(numbers, (1.3, 1.2))
     names = list(dict.fromkeys(row["gpu"] for row in rows))
     colours, shapes = assign_colours_and_shapes(names, order)
     colour = alt.Color("gpu:N", legend=None, scale=alt.Scale(domain=names, range=colours))
@@ -121,16 +118,6 @@ def _varying_settings(predictions: Sequence[DrawnPrediction]) -> list[str]:
 def _describe_settings(prediction: DrawnPrediction, varying: Sequence[str]) -> str:
     """Return the device of a prediction with the settings that differ: ``h100-sxm, batch 8``."""
     return ", ".join([prediction.device.id, *(_format_setting(prediction, name) for name in varying)])
-
-
-def _scale_of(alt: Any, numbers: Sequence[float], margins: tuple[float, float]) -> tuple[Any, Any]:
-    """Return the scale and the axis of numbers: logarithmic, with margins below and above, over more than a decade."""
-    low, high = min(numbers, default=1.0), max(numbers, default=1.0)
-    if high <= _DECADE * low:
-        return alt.Scale(zero=True), alt.Axis(format=NUMBER_FORMAT)
-    domain = [low / margins[0], high * margins[1]]
-    scale = alt.Scale(type="log", domain=domain, nice=False)
-    return scale, alt.Axis(format=NUMBER_FORMAT, values=log_ticks(low, high))
 
 
 def _device_row(
@@ -326,7 +313,7 @@ def _batch_panel(
     )
     base = alt.Chart(data).encode(x=x)
     numbers = [row[name] for row in rows for name in (key, f"{key}_low", f"{key}_high") if row[name]]
-    scale, axis = _scale_of(alt, numbers, (1.1, 1.1))
+    scale, axis = scale_of(numbers, (1.1, 1.1))
     y = alt.Y(f"{key}:Q", title=title, scale=scale, axis=axis)
     y_low = alt.Y(f"{key}_low:Q", title=title, scale=scale, axis=axis)
     area = base.mark_area(opacity=0.18) if len(batch_sizes) > 1 else base.mark_rule(opacity=0.4, strokeWidth=3)

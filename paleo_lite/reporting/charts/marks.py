@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .render import SERIES, SHAPES, altair, inline_data
+from .render import SERIES, SHAPES, altair, inline_data, log_ticks
 
 NUMBER_FORMAT = ",~r"
 """Format of numbers on axes: 0.25 and 2,000, without SI prefixes."""
@@ -75,6 +75,21 @@ def assign_colours_and_shapes(names: Sequence[str], order: Sequence[str] = ()) -
     return colours, shapes
 
 
+_DECADE = 10.0
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+
+
+def scale_of(numbers: Sequence[float], margins: tuple[float, float]) -> tuple[Any, Any]:
+    """Return the scale and the axis of numbers: logarithmic, with margins below and above, over more than a decade."""
+    alt = altair()
+    low, high = min(numbers, default=1.0), max(numbers, default=1.0)
+    if high <= _DECADE * low:
+        return alt.Scale(zero=True), alt.Axis(format=NUMBER_FORMAT)
+    domain = [low / margins[0], high * margins[1]]
+    scale = alt.Scale(type="log", domain=domain, nice=False)
+    return scale, alt.Axis(format=NUMBER_FORMAT, values=log_ticks(low, high))
+
+
 class AxisSpan(NamedTuple):
     """Range of an axis, its length in pixels, and whether it is logarithmic."""
 
@@ -128,11 +143,33 @@ def place_labels(
                 labels.setdefault((align, dx, dy), []).append({"x": row["x"], "y": row["y"], "label": row[key]})
                 placed += 1
                 break
-    layers = []
+    layers = _leaders(alt, labels, x, y)
     for (align, dx, dy), texts in labels.items():
         mark = alt.Chart(inline_data(texts)).mark_text(align=align, dx=dx, dy=dy, fontSize=10)
         layers.append(mark.encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), text=alt.Text("label:N")))
     return layers, placed
+
+
+_BESIDE = 13
+"""Pixels above or below its point up to which a label stands beside it."""
+
+
+def _leaders(
+    alt: Any, labels: Mapping[tuple[str, int, int], Sequence[Mapping[str, Any]]], x: AxisSpan, y: AxisSpan
+) -> list[Any]:
+    """Return thin lines from points to their labels that do not stand beside them."""
+    ends = []
+    for (_, dx, dy), texts in labels.items():
+        if not dx or abs(dy) <= _BESIDE:
+            continue
+        for text in texts:
+            end_x = x.value_at(x.fraction(text["x"]) + dx / x.pixels)
+            end_y = y.value_at(y.fraction(text["y"]) - dy / y.pixels)
+            ends.append({"x": text["x"], "y": text["y"], "end_x": end_x, "end_y": end_y})
+    if not ends:
+        return []
+    rule = alt.Chart(inline_data(ends)).mark_rule(strokeWidth=0.7, color="#606060")
+    return [rule.encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), x2=alt.X2("end_x:Q"), y2=alt.Y2("end_y:Q"))]
 
 
 def _label_offsets(distance: int) -> list[tuple[str, int, int]]:

@@ -113,6 +113,11 @@ def test_labels_do_not_cover_labels_points_or_the_edge():
     (layer,), named = place_labels(alone, x, y, "label")
     assert named == 1 and layer.to_dict()["mark"]["align"] == "left"
     crowd = [{"x": 10.0 + place / 100, "y": 5.0, "label": "a name"} for place in range(20)]
-    assert 0 < place_labels(crowd, x, y, "label")[1] <= 8
+    layers, named = place_labels(crowd, x, y, "label")
+    assert 0 < named <= 8
+    leader, *labels = [layer.to_dict() for layer in layers]
+    far = [label for label in labels if label["mark"]["dx"] and abs(label["mark"]["dy"]) > 13]
+    assert leader["mark"]["type"] == "rule"
+    assert len(leader["data"]["values"]) == sum(len(label["data"]["values"]) for label in far) > 0
     edge = place_labels([{"x": 99.0, "y": 5.0, "label": "a long name"}], x, y, "label")[0]
     assert edge[0].to_dict()["mark"]["align"] == "right"
