@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ...reinforcement.answer import RlAnswer
+from ...reinforcement.answer import ENGINES, TRAINER, RlAnswer, RlRow
 from ...reinforcement.step import PHASES
 from ...sweeps.comparison import Comparison
+from ...text import format_plural
 from ...units import format_si
+from ..reinforcement import SHOWN_DIVISIONS
 from .marks import NUMBER_FORMAT
 from .render import SERIES, altair, inline_data, time_unit
 
 WIDTH, ROW_HEIGHT, LIVE_HEIGHT = 640, 40, 160
-
-SHARED = "in turns"
-"""Label of a division in which engines and trainer take turns on the same devices."""
 
 
 def rl_chart(answer: RlAnswer | Comparison) -> Any:
@@ -81,36 +81,60 @@ def _step_chart(answer: RlAnswer) -> Any:
 
 
 def _division_chart(answer: RlAnswer) -> Any:
-    """Draw the time of a step over the number of devices that only engines use, for every division that fits."""
+    """Draw the time of a step under the fastest divisions that fit, with those of its two sides."""
     alt = altair()
-    factor, unit = time_unit(max(row.time_s for row in answer.divisions))
-    marks = [
-        {
-            "devices": SHARED if row.rollout_workers is None else str(row.rollout_workers),
-            "tensor": f"{row.rollout_tensor}",
-            "step": row.time_s * factor,
-            "trainer": f"tensor {row.tensor}, pipeline {row.pipeline}, context {row.context_parallel}, "
-            f"experts {row.expert_parallel}",
-        }
-        for row in answer.divisions
+    shown = answer.divisions[:SHOWN_DIVISIONS]
+    factor, unit = time_unit(max(row.time_s for row in shown))
+    names = describe_divisions(shown)
+    steps = [
+        {"division": name, "time": row.time_s * factor, "label": format_si(row.time_s, "s", 3)}
+        for name, row in zip(names, shown)
     ]
-    numbers = sorted({row.rollout_workers for row in answer.divisions if row.rollout_workers is not None})
-    order = [SHARED, *map(str, numbers)]
+    sides = [
+        {"division": name, "time": seconds * factor, "side": side, "label": format_si(seconds, "s", 3)}
+        for name, row in zip(names, shown)
+        for side, seconds in ((TRAINER, row.trainer_s), (ENGINES, row.rollouts_s))
+    ]
+    y = alt.Y("division:N", title=None, sort=names, axis=alt.Axis(labelLimit=480))
+    title = f"step ({unit})"
+    x = alt.X("time:Q", title=title, axis=alt.Axis(format=NUMBER_FORMAT))
+    tooltip = [alt.Tooltip("division:N"), alt.Tooltip("label:N", title="time")]
+    base = alt.Chart(inline_data(steps)).encode(x=x, y=y)
+    bars = base.mark_bar(color=SERIES[0], opacity=0.35).encode(tooltip=tooltip)
+    labels = base.mark_text(align="left", dx=4, fontSize=9).encode(text=alt.Text("label:N"))
+    colours = alt.Scale(domain=[TRAINER, ENGINES], range=[SERIES[1], SERIES[2]])
     points = (
-        alt.Chart(inline_data(marks))
-        .mark_point(filled=True, size=60, opacity=0.7)
-        .encode(
-            x=alt.X("devices:N", title="devices of the engines alone", sort=order),
-            y=alt.Y("step:Q", title=f"step ({unit})", axis=alt.Axis(format=NUMBER_FORMAT)),
-            color=alt.Color("tensor:N", title="tensor-parallel size of an engine"),
-            tooltip=["devices:N", "tensor:N", "trainer:N", alt.Tooltip("step:Q", format=".4~r")],
-        )
+        alt.Chart(inline_data(sides))
+        .mark_tick(thickness=3, opacity=1)
+        .encode(x=x, y=y, color=alt.Color("side:N", title=None, scale=colours), tooltip=tooltip)
     )
-    title = alt.Title(
-        f"{answer.network}: step time by the division of {answer.devices} x {answer.gpu_name}",
-        subtitle=["a point for every division that fits; in turns: trainer and engines share all devices"],
+    best = shown[0]
+    subtitle = [f"bars: a step of {answer.algorithm}; ticks: all phases of one side, which take turns or overlap"]
+    if len(answer.divisions) > len(shown):
+        subtitle.append(f"the {len(shown)} fastest of {len(answer.divisions)} divisions that fit")
+    heading = f"{answer.network} on {answer.devices} x {answer.gpu_name}: {format_si(best.time_s, 's', 3)} at best"
+    return alt.layer(bars, points, labels).properties(
+        width=WIDTH, height=alt.Step(20), title=alt.Title(heading, subtitle=subtitle)
     )
-    return points.properties(width=WIDTH, height=320, title=title)
+
+
+def describe_divisions(rows: Sequence[RlRow]) -> list[str]:
+    """Return what tells divisions apart: the settings that differ between them."""
+    settings = [
+        {
+            "devices": "in turns" if row.rollout_workers is None else f"engines on {row.rollout_workers}",
+            "engine": f"tensor {row.rollout_tensor}",
+            "tensor": f"trainer tensor {row.tensor}",
+            "pipeline": f"pipeline {row.pipeline}",
+            "context": f"context {row.context_parallel}",
+            "experts": f"experts {row.expert_parallel}",
+            "off": format_plural(row.steps_off, "step") + " off",
+        }
+        for row in rows
+    ]
+    always = {"devices", "engine", "tensor"}
+    names = [name for name in settings[0] if name in always or len({setting[name] for setting in settings}) > 1]
+    return [", ".join(setting[name] for name in names) for setting in settings]
 
 
 def _comparison_chart(comparison: Comparison) -> Any:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("altair")
 
 import paleo_lite as pl
-from paleo_lite.reporting.charts.reinforcement import SHARED, rl_chart
+from paleo_lite.reporting.charts.reinforcement import rl_chart
 
 SMALL = {
     "network": "qwen3-0.6b", "gpu": "h100-sxm", "workers": 8, "prompts": 16, "samples_per_prompt": 8,
@@ -40,9 +40,15 @@ def test_trainer_and_engines_work_at_the_same_time_off() -> None:
 
 
 @pytest.mark.thorough
-def test_divisions_are_points() -> None:
-    marks = drawn(advise=True)["data"]["values"]
-    assert SHARED in {mark["devices"] for mark in marks} and len({mark["devices"] for mark in marks}) > 2
+def test_divisions_are_labelled_bars_the_fastest_first() -> None:
+    """Where all divisions take turns, the number of engines' devices would be one place for all of them."""
+    bars, ticks, _ = drawn(advise=True, steps_off=0)["layer"]
+    rows = bars["data"]["values"]
+    names = [row["division"] for row in rows]
+    assert bars["encoding"]["y"]["sort"] == names and len(set(names)) == len(names) == 15
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+    assert names[0].startswith(("in turns, tensor ", "engines on "))
+    assert {tick["side"] for tick in ticks["data"]["values"]} == {"trainer", "engines"}
 
 
 def test_steps_side_by_side_are_bars() -> None:
