@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..calibration.ratios import AnyPrediction
@@ -192,7 +193,8 @@ def conclusions(comparison: Comparison) -> list[tuple[str, str]]:
             values = [(row[ranked.column], label) for row, label in usable if row.get(ranked.column) is not None]
             if len(values) < 2:
                 continue
-            best, label = (max if ranked.is_more_better else min)(values, key=lambda value: value[0])
+            best, _ = (max if ranked.is_more_better else min)(values, key=lambda value: value[0])
+            label = _join_ties([label for value, label in values if format_number(value) == format_number(best)])
             if ranked.column == "usd_per_million":
                 figure = " ".join(cost_of_products(best, unit.removesuffix("s")))
             else:
@@ -202,6 +204,17 @@ def conclusions(comparison: Comparison) -> list[tuple[str, str]]:
             facts.append((name, f"{label}: {figure}"))
             break
     return facts
+
+
+_TIES_NAMED = 3
+"""Equally good answers that a conclusion names."""
+
+
+def _join_ties(labels: Sequence[str]) -> str:
+    """Return the names of equally good answers."""
+    more = len(labels) - _TIES_NAMED
+    named = [*labels[:_TIES_NAMED], *([f"{more} more"] if more > 0 else [])]
+    return " and ".join(named)
 
 
 def side_by_side_page(comparison: Comparison) -> Document:

@@ -188,3 +188,10 @@ def test_rows_without_a_time_have_no_notes_on_its_range() -> None:
     notes = list(pl.diffusion("wan-2.2-14b", gpu=["h100-sxm", "rtx5090"]).document().notes)
     assert not any("the interval" in note for note in notes if "rtx5090" in note.partition(": ")[0])
     assert any("rtx5090: does not fit into memory" in note for note in notes)
+
+
+def test_equally_good_answers_share_a_conclusion() -> None:
+    """At a rate that both carry, servers of one device cost the same per token."""
+    compared = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=1, num_requests=10, kv_cache=["bf16", "fp8"])
+    facts = dict(compared.document().facts)
+    assert facts["cheapest"].startswith("kv cache bf16 and kv cache fp8: ")

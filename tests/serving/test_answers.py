@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -164,6 +165,10 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
     advised = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, rate=5, advise="cost", output_tokens=16)
     text = json.dumps(serving_chart(advised).to_dict())
     assert "Pareto front" in text and "output tokens per second and user" in text
+    advice = advised.advice
+    assert advice is not None and "ring: the cheapest" in text
+    unmet = msgspec.structs.replace(advised, advice=msgspec.structs.replace(advice, best=None, devices=1))
+    assert "ring" not in serving_chart(unmet).to_dict()["title"]["subtitle"][1]
     # Labels of a logarithmic axis touch at 90 and 100, so that only 1, 2 and 5 times powers of ten are ticks.
     (encoding, *_) = [layer["encoding"] for layer in serving_chart(advised).to_dict()["layer"]]
     for axis in ("x", "y"):

@@ -116,8 +116,15 @@ def test_a_comparison_has_a_chart() -> None:
     pytest.importorskip("altair")
     from paleo_lite.reporting.charts.serving import serving_chart
 
-    drawn = json.dumps(serving_chart(compare("llama-3-8b", gpu=["h100-sxm", "l40s"], rate=1)).to_dict())
-    assert "saturation rate, requests per second" in drawn and '"deployment": "l40s"' in drawn
+    found = compare("llama-3-8b", gpu=["h100-sxm", "l40s"], rate=1)
+    drawn = serving_chart(found).to_dict()
+    assert drawn["title"]["text"] == "h100-sxm answers fastest"
+    tokens, saturation = (panel["data"]["values"] for panel in drawn["vconcat"][1:])
+    for mark, row in zip(tokens, found.rows, strict=True):
+        figures = [1e3 * row[f"tpot_p50_s{end}"] for end in ("_low", "", "_high")]
+        assert [mark["low"], mark["value"], mark["high"]] == pytest.approx(figures)
+    assert [mark["name"] for mark in saturation] == ["h100-sxm", "l40s"]
+    assert "(ms)" in json.dumps(drawn["vconcat"][1])
 
 
 @pytest.mark.thorough

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ...serving.answers import Serving
+from ...serving.candidates import RANKINGS, DeploymentAdvice
 from ...serving.outcomes import LATENCIES
 from ...sweeps.comparison import Comparison
 from ...text import format_plural
-from .marks import NUMBER_FORMAT, assign_colours_and_shapes
-from .render import altair, inline_data, log_ticks
+from ...units import format_number
+from ..document import format_time_short
+from ..side_by_side import conclusions
+from .marks import NUMBER_FORMAT, assign_colours_and_shapes, scale_of
+from .render import altair, inline_data, log_ticks, time_unit
 
 WIDTH, HEIGHT = 560, 360
 
@@ -76,9 +80,24 @@ def _front_chart(serving: Serving) -> Any:
         chosen = {"per_user": advice.best.tokens_per_s_per_user, "per_gpu": advice.best.tokens_per_s_per_gpu}
         ring = alt.Chart(inline_data([chosen])).mark_point(filled=False, size=220, strokeWidth=2, color="#808080")
         layers.append(ring.encode(x=x, y=y))
-    subtitle = [serving.traffic, "line: Pareto front; faint: objectives not met; ring: the cheapest that meets them"]
-    title = alt.Title(f"{serving.network}: throughput per GPU against speed per user", subtitle=subtitle)
+    title = alt.Title(
+        f"{serving.network}: throughput per GPU against speed per user",
+        subtitle=[serving.traffic, f"logarithmic axes; {_front_legend(advice)}"],
+    )
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
+
+
+def _front_legend(advice: DeploymentAdvice) -> str:
+    """Return what the marks of the front mean that are drawn."""
+    legend = ["line: Pareto front"]
+    meeting = [candidate.meets_objectives for candidate in advice.candidates]
+    if not all(meeting):
+        legend.append(f"faint: misses an objective{'' if advice.devices is None else ' or needs too many devices'}")
+    if advice.best is None:
+        legend.append("none is chosen")
+    else:
+        legend.append(f"ring: the {RANKINGS[advice.by].best}{'' if all(meeting) else ' that misses nothing'}")
+    return "; ".join(legend)
 
 
 def _log_axis(alt: Any, values: Sequence[float]) -> Any:
@@ -87,28 +106,70 @@ def _log_axis(alt: Any, values: Sequence[float]) -> Any:
 
 
 def _comparison_chart(result: Comparison) -> Any:
-    """Draw the median latencies and the saturation rate of several deployments as bars."""
+    """Draw the median latencies and the saturation rate of several deployments with their 90% intervals."""
     alt = altair()
-    charts = []
-    for name, label in COMPARED.items():
-        rows = [
-            {"deployment": label, "value": row[name]}
-            for row, label in zip(result.rows, result.labels(), strict=True)
+    labels = result.labels()
+    panels = []
+    for name, text in COMPARED.items():
+        figures = {
+            label: _Ranged(row[name], row.get(f"{name}_low"), row.get(f"{name}_high"))
+            for label, row in zip(labels, result.rows, strict=True)
             if row.get(name) is not None
-        ]
-        bars = alt.Chart(inline_data(rows)).mark_bar().encode(
-            x=alt.X("value:Q", title=label),
-            y=alt.Y("deployment:N", title=None, sort=None),
-            tooltip=["deployment:N", "value:Q"],
-        )  # fmt: skip
-        charts.append(bars.properties(width=WIDTH))
-    title = alt.Title("Deployments side by side")
-    return alt.vconcat(*charts).properties(title=title)
+        }
+        if figures:
+            panels.append(_figures_panel(alt, figures, text, is_time=name != "saturation_requests_per_s"))
+    found = dict(conclusions(result))
+    traffics = dict.fromkeys(answer.traffic for answer in result.answers)
+    subtitle = [f"{name}: {text}" for name, text in found.items()]
+    subtitle += [*(traffics if len(traffics) == 1 else ()), _LEGEND]
+    heading = "Servers side by side"
+    if "fastest" in found:
+        heading = f"{found['fastest'].rpartition(': ')[0]} answers fastest"
+    return alt.vconcat(*panels).properties(title=alt.Title(heading, subtitle=subtitle))
+
+
+_LEGEND = "lines through points: 90% intervals"
+
+
+class _Ranged(NamedTuple):
+    """A figure with the ends of its interval; None without one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def _figures_panel(alt: Any, figures: Mapping[str, _Ranged], text: str, *, is_time: bool) -> Any:
+    """Draw one kind of figure as labelled points on their intervals, one below the other."""
+    factor, unit = time_unit(max(figure.value for figure in figures.values())) if is_time else (1.0, "")
+    marks = []
+    for name, figure in figures.items():
+        marks.append(
+            {
+                "name": name,
+                "value": figure.value * factor,
+                "low": (figure.low or figure.value) * factor,
+                "high": (figure.high or figure.value) * factor,
+                "label": format_time_short(figure.value) if is_time else format_number(figure.value),
+            }
+        )
+    scale, axis = scale_of([mark[end] for mark in marks for end in ("low", "high")], (1.2, 1.2))
+    title = f"{text} ({unit})" if unit else text
+    if scale.to_dict().get("type") == "log":
+        title += ", logarithmic"
+    x, x_low = (alt.X(f"{end}:Q", title=title, scale=scale, axis=axis) for end in ("value", "low"))
+    base = alt.Chart(inline_data(marks)).encode(y=alt.Y("name:N", title=None, sort=None))
+    spread = base.mark_rule(strokeWidth=3, opacity=0.4).encode(x=x_low, x2=alt.X2("high:Q"))
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
+        x=x, tooltip=[alt.Tooltip("name:N"), alt.Tooltip("label:N", title=text)]
+    )
+    numbers = base.mark_text(align="center", dy=-9, fontSize=9).encode(x=x, text=alt.Text("label:N"))
+    return alt.layer(spread, points, numbers).properties(width=WIDTH, height={"step": 26})
 
 
 COMPARED = {
-    "ttft_p50_s": "time to first token, p50, in seconds",
-    "tpot_p50_s": "time per output token, p50, in seconds",
+    "ttft_p50_s": "time to first token, p50",
+    "tpot_p50_s": "time per output token, p50",
     "saturation_requests_per_s": "saturation rate, requests per second",
 }
 """Numbers of a comparison that are drawn, with the titles of their axes."""
@@ -117,29 +178,17 @@ COMPARED = {
 def _latency_chart(serving: Serving) -> Any:
     """Draw mean and percentiles of each latency with their 90% intervals."""
     alt = altair()
-    rows: list[dict[str, Any]] = []
-    for name, label in LATENCIES.items():
-        for part, figure in serving.latencies[name].items():
-            if figure.value:
-                low = figure.value if figure.low is None else max(figure.low, 1e-6)
-                high = figure.value if figure.high is None else figure.high
-                rows.append({"latency": label, "part": part, "value": figure.value, "low": low, "high": high})
-    log_scale = alt.Scale(type="log", nice=False, padding=12)
-    x = alt.X("value:Q", title="seconds", scale=log_scale)
-    y = alt.Y("part:N", title=None, sort=["mean", "p50", "p90", "p99"])
-    base = alt.Chart(inline_data(rows))
-    spread = base.mark_rule(strokeWidth=2, opacity=0.4).encode(
-        x=alt.X("low:Q", title="seconds", scale=log_scale), x2="high:Q", y=y
-    )
-    points = base.mark_point(filled=True, size=60).encode(x=x, y=y, tooltip=["latency:N", "part:N", "value:Q"])
-    facets = []
-    for label in LATENCIES.values():
-        if not any(row["latency"] == label for row in rows):
-            continue
-        facet = alt.layer(spread, points).transform_filter(alt.datum.latency == label)
-        facets.append(facet.properties(width=WIDTH, height=80, title=label))
+    panels = []
+    for name, text in LATENCIES.items():
+        figures = {
+            part: _Ranged(figure.value, figure.low, figure.high)
+            for part, figure in serving.latencies[name].items()
+            if figure.value
+        }
+        if figures:
+            panels.append(_figures_panel(alt, figures, text, is_time=True))
     title = alt.Title(
         f"{serving.network} on {serving.gpu_name}, {serving.engine}: latency of a request",
-        subtitle=[serving.traffic, "lines: 90% intervals"],
+        subtitle=[serving.traffic, _LEGEND],
     )
-    return alt.vconcat(*facets).properties(title=title)
+    return alt.vconcat(*panels).properties(title=title)
