@@ -81,7 +81,9 @@ KINDS: dict[str, ChartKind] = {
     "local": ChartKind(
         "", "local", "local_chart", "tokens per second of a language model under llama.cpp, by device or by format"
     ),
-    "pareto": ChartKind("best", "pareto", "pareto_chart", "Pareto front of a sweep: rows that no other row dominates"),
+    "pareto": ChartKind(
+        "best", "ranking", "best_chart", "best rows of a sweep by one column, or the Pareto front of several"
+    ),
     "memory": ChartKind(
         "", "memory", "memory_chart", "peak memory of a language model by part, over batch size and tokens"
     ),
@@ -284,14 +286,12 @@ def _fit(*subject: Any, **arguments: Any) -> Any:
 
 
 def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | None = None, **arguments: Any) -> Any:
-    """Find the Pareto front of a sweep, for the chart ``pareto``."""
+    """Find the best rows of a sweep or its Pareto front, for the chart ``pareto``."""
     from ..questions.best import BestRows, answer_best
-    from ..reporting.charts.pareto import check_front
     from ..sweeps.front import MAX_FRONT_ROWS
 
     most_rows = MAX_FRONT_ROWS if top is None else top
     question = BestRows(file=file, pareto=pareto, top=most_rows, sample=BACKGROUND_ROWS, **arguments)
-    check_front(question.front_columns)
     return answer_best(question)
 
 

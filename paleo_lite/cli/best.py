@@ -29,9 +29,6 @@ def best(output: dict[str, Any], /, file: Path, top: int, **arguments: Any) -> C
     """
     question = BestRows(file=file, top=top, **arguments)
     if output.get("chart") is not None:
-        from ..reporting.charts.pareto import check_front
-
-        check_front(question.front_columns)
         question = dataclasses.replace(question, top=max(top, MAX_FRONT_ROWS), sample=BACKGROUND_ROWS)
     result = answer_best(question)
     listed = msgspec.structs.replace(result, rows=result.rows[:top])

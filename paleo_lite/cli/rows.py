@@ -78,10 +78,6 @@ def answer_with_rows(question: Options, options: dict[str, Any], output: dict[st
         raise BadValue("`--advise` ranks by itself: leave it out, or `-o`, `--best` and `--pareto`")
     columns = [name.strip() for name in options["pareto"].split(",")] if options["pareto"] else []
     has_chart = output.get("chart") is not None
-    if has_chart:
-        from ..reporting.charts.pareto import check_front
-
-        check_front(columns)
     settings = {name: options[name] for name in ("jobs", "scheduler", "dry_run", "yes")}
     with tempfile.TemporaryDirectory() as folder:
         file = options["output"] or Path(folder) / "rows.parquet"

@@ -111,6 +111,31 @@ def _other_options(rows: list[dict[str, Any]]) -> list[Column]:
     return [option_column(name) for name in options]
 
 
+def describe_settings(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the device of each row and the settings that tell rows apart, as text: ``h100-sxm, batch 8``."""
+    if not rows:
+        return []
+    differing = [name for name in _SETTINGS if len({row.get(name) for row in rows}) > 1]
+    given = [name for name in differing if name not in _FOLLOWING]
+    names = [name for name in differing if name in given or not _follows(name, given, rows)]
+    columns = [column for column in _COLUMNS if column.key in ("gpu", *names)]
+    columns += _other_options(rows)
+    return [
+        ", ".join(_describe_setting(column, row) for column in columns if row.get(column.key) is not None)
+        for row in rows
+    ]
+
+
+_SPEAKING = ("network", "gpu", "precision", "phase", "engine", "strategy", "link", "time_model", "execution")
+"""Settings whose values need no name beside them."""
+
+
+def _describe_setting(column: Column, row: dict[str, Any]) -> str:
+    """Return a setting of a row, with its name where its value alone does not say what it is."""
+    text = column.text(row)
+    return text if column.key in _SPEAKING else f"{column.heading} {text}"
+
+
 def _with_settings(shown: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
     """Return columns of which those of settings that differ between rows are shown at any width."""
     differing = [name for name in _SETTINGS if len({row.get(name) for row in rows}) > 1]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ...errors import BadValue
 from ...sweeps.best import Best, is_better_larger
 from ...sweeps.words import column_label
 from ...timing.answer import BOUND
@@ -31,22 +30,15 @@ _POWER_OF_TIME = {"time_s": 1, "hours": 1, "cost_usd": 1, "kwh": 1, "energy_j": 
 """Columns that depend on the time, with the exponent; their intervals follow from that of the time."""
 
 
-def check_front(columns: Sequence[str]) -> None:
-    """Raise BadValue if columns are not those of a front that can be drawn: two or more."""
-    if len(columns) < 2:
-        raise BadValue("a chart of a sweep needs a Pareto front of two or more columns, such as --pareto hours,cost")
-
-
 def pareto_chart(best: Best) -> Any:
     """Draw the front in its first two columns, by device, with 90% intervals; further columns are in the tooltips.
 
-    Points are labelled with the settings that differ between rows, where there is room. Raise BadValue if the rows are
-    not a front of two or more columns.
+    Points are labelled with the settings that differ between rows, where there is room. Raise BadValue if there is
+    nothing to draw.
     """
-    check_front(best.columns)
     alt = altair()
     first, second = best.columns[:2]
-    factors = {name: _factor_and_unit(name, [row[name] for row in best.rows]) for name in (first, second)}
+    factors = {name: factor_and_unit(name, [row[name] for row in best.rows]) for name in (first, second)}
     x_factor, y_factor = factors[first][0], factors[second][0]
     step = -(-len(best.rows) // POINTS_AT_MOST) or 1
     shown = best.rows[::step]
@@ -60,7 +52,7 @@ def pareto_chart(best: Best) -> Any:
             "device": row["gpu"],
             "configuration": label,
             "bound": row.get("answer") == BOUND,
-            **_interval_ends(row, first, second, factors),
+            **interval_ends(row, first, second, factors),
             **{name: row[name] for name in best.columns},
         }
         for row, label in zip(shown, settings)
@@ -221,7 +213,7 @@ def _points_on_steps(
     return points
 
 
-def _interval_ends(
+def interval_ends(
     row: dict[str, Any], first: str, second: str, factors: dict[str, tuple[float, str]]
 ) -> dict[str, float]:
     """Return the ends of both columns' intervals, which follow from the interval of the time."""
@@ -235,7 +227,7 @@ def _interval_ends(
     return ends
 
 
-def _factor_and_unit(name: str, numbers: Sequence[float]) -> tuple[float, str]:
+def factor_and_unit(name: str, numbers: Sequence[float]) -> tuple[float, str]:
     """Return the factor from a column to the unit of its axis, and the unit."""
     if name.endswith("_s") and not name.endswith("per_s"):
         median = sorted(numbers)[len(numbers) // 2] if numbers else 1.0

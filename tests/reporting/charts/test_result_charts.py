@@ -1,6 +1,7 @@
 """Charts of scaling, sweeps and accuracy: numbers equal to those of the result, and reports of omitted points.
 
-Tests: reporting/charts/accuracy.py, reporting/charts/pareto.py, reporting/charts/scaling.py.
+Tests: reporting/charts/accuracy.py, reporting/charts/pareto.py, reporting/charts/ranking.py,
+reporting/charts/scaling.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.charts.accuracy import BARS_AT_MOST, Pair, accuracy_chart, fitted_pairs, network_pairs
 from paleo_lite.reporting.charts.pareto import pareto_chart
+from paleo_lite.reporting.charts.ranking import best_chart
 from paleo_lite.reporting.charts.render import POINTS_AT_MOST, log_ticks, render
 from paleo_lite.reporting.charts.scaling import scale_chart, scaling_chart
 from paleo_lite.sweeps.best import Best
@@ -169,9 +171,17 @@ def test_many_devices_share_the_last_colour_and_many_rows_are_thinned(monkeypatc
     assert len(render(chart, ".svg")) < 5e6
 
 
+def test_a_ranking_by_one_column_is_drawn_as_bars():
+    rows = [{**row, "time_s": 1.0, "low_s": 0.5, "high_s": 3.0} for row in FRONT]
+    spec = best_chart(front(("throughput_per_s",), rows=rows)).to_dict()
+    drawn = spec["data"]["values"]
+    assert [(row["row"], row["value"]) for row in drawn] == [("a", 1.0), ("b", 0.5), ("c", 0.025)]
+    assert [(row["low"], row["high"], row["end"]) for row in drawn[:2]] == [(2.0, 1 / 3, 2.0), (1.0, 1 / 6, 1.0)]
+    assert spec["title"]["text"] == "Front: a" and "high is better" in str(spec)
+    assert best_chart(front()).to_dict()["title"]["text"] == pareto_chart(front()).to_dict()["title"]["text"]
+
+
 def test_rows_that_are_not_a_front_raise():
-    with pytest.raises(BadValue, match="needs a Pareto front of two or more columns"):
-        pareto_chart(front(("hours",)))
     with pytest.raises(BadValue, match="nothing to draw"):
         pareto_chart(front(rows=[]))
 

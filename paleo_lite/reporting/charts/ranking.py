@@ -1,0 +1,64 @@
+"""Charts of the best rows of a sweep: bars of a ranking by one column, or the Pareto front of several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...sweeps.best import Best, is_better_larger
+from ...sweeps.words import column_label
+from ...timing.answer import BOUND
+from ..columns import number_column
+from ..sweep import describe_settings
+from .marks import NUMBER_FORMAT
+from .pareto import factor_and_unit, interval_ends, pareto_chart
+from .render import SERIES, altair, inline_data
+
+BARS_AT_MOST = 20
+"""Rows of a ranking in a chart, the best."""
+
+_WIDTH, _ROW_HEIGHT = 520, 20
+
+
+def best_chart(best: Best) -> Any:
+    """Draw the best rows by one column as bars, or the front of several columns."""
+    return pareto_chart(best) if len(best.columns) > 1 else _ranking_chart(best)
+
+
+def _ranking_chart(best: Best) -> Any:
+    """Draw the best rows, the best first, with the settings that tell them apart and the intervals of their figures."""
+    alt = altair()
+    shown = best.rows[:BARS_AT_MOST]
+    (name,) = best.columns
+    factors = {name: factor_and_unit(name, [row[name] for row in shown])}
+    factor, unit = factors[name]
+    column = number_column(name)
+    labels = describe_settings(shown)
+    rows = []
+    for place, (row, label) in enumerate(zip(shown, labels)):
+        ends = interval_ends(row, name, name, factors)
+        value, low, high = row[name] * factor, ends.get("x_low"), ends.get("x_high")
+        figures = {"value": value, "low": low, "high": high, "end": max(value, low or value, high or value)}
+        text = f"{column.text(row)}{' (bound)' if row.get('answer') == BOUND else ''}"
+        rows.append({"place": place, "row": label, "text": text, **figures})
+    title = column_label(name, shown[0]) if shown else name
+    title = f"{title} ({unit})" if unit else title
+    title += f", {'high' if is_better_larger(name) else 'low'} is better"
+    # Rows that differ in nothing that has a name are told apart by their place.
+    y_axis = alt.Axis(labelLimit=480, labelExpr=f"{[row['row'] for row in rows]}[datum.value]")
+    base = alt.Chart(inline_data(rows)).encode(y=alt.Y("place:O", title=None, axis=y_axis))
+    x_axis = alt.Axis(format=NUMBER_FORMAT)
+    x, x_low = (alt.X(f"{end}:Q", title=title, axis=x_axis) for end in ("value", "low"))
+    tooltip = [alt.Tooltip("row:N"), alt.Tooltip("text:N", title=name)]
+    bars = base.mark_bar(color=SERIES[0]).encode(x=x, tooltip=tooltip)
+    layers = [bars]
+    subtitle = [f"{len(shown)} of {best.count_summary}"]
+    if any(row["low"] is not None for row in rows):
+        layers.append(base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=x_low, x2=alt.X2("high:Q")))
+        subtitle.append("lines: 90% intervals")
+    figures_text = base.mark_text(align="left", dx=4, fontSize=9).encode(
+        x=alt.X("end:Q", title=title), text=alt.Text("text:N")
+    )
+    heading = f"{best.objective[0].upper()}{best.objective[1:]}: {labels[0]}"
+    return alt.layer(*layers, figures_text).properties(
+        width=_WIDTH, height=alt.Step(_ROW_HEIGHT), title=alt.Title(heading, subtitle=subtitle)
+    )
