@@ -72,7 +72,9 @@ Memory = record("Memory", {
     "capacity_bytes reserve_bytes fragmentation_bytes": float, "fits": bool,
     "largest_batch": Whole, "largest_micro_batch": Whole,
     "remedies": list[
-        record("Remedy", {"name": str, "total_bytes": int, "fits": bool, "largest_batch": Whole, "time_ratio": Number})
+        record("Remedy", {
+            "name options": str, "total_bytes": int, "fits": bool, "largest_batch largest_micro_batch": Whole,
+            "time_ratio": Number})
     ],
 })  # fmt: skip
 Run = record("Run", {

@@ -236,7 +236,9 @@ _RESULTS = (
     _rate("tokens_per_s", "tokens\nper s", "tokens per second of all devices"),
     _bytes("memory_bytes", "memory", "peak memory of the device that needs most"),
     _flag("fits", "fits", "whether it fits into the memory of the device"),
-    _count("largest_batch", "largest batch", "largest batch that fits into the memory"),
+    _count(
+        "largest_micro_batch", "largest\nmicro-batch", "largest micro-batch that fits into the memory, of any number"
+    ),
     _number("power_w", "power", "W", _format_power, "average power of one device"),
     _number("energy_j", "energy", "J", _format_energy, "energy of all devices for what the time is of"),
     _number("usd_per_million", "USD per\nmillion", "USD", format_number, "price of a million samples or tokens"),
@@ -448,6 +450,7 @@ _PROFILES = (
     _text("metric", "counter", "name of the counter"),
     _wrapped("good", "good value", "which values are good"),
     _wrapped("remedy", "remedy", "what can be done"),
+    _wrapped("remedy_options", "options of train", "options of `train` that ask for a remedy"),
     _number("a_s", "A (s)", "s", _format_exact_seconds, "time in profile A"),
     _number("b_s", "B (s)", "s", _format_exact_seconds, "time in profile B"),
     _number("b_minus_a_s", "B - A (s)", "s", lambda seconds: f"{seconds:+.6f}", "difference of the two times"),

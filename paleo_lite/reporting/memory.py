@@ -54,10 +54,11 @@ def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
         tables.append(_memory_part_table(fit))
     if not fit.fits and fit.remedies:
         columns = select_columns(
-            find_column("remedy", key="name"),
+            find_column("remedy", key="name", drop_order=1),
+            find_column("remedy_options", key="options"),
             find_column("memory_bytes", key="total_bytes"),
             "fits",
-            "largest_batch",
+            "largest_micro_batch",
             "time_ratio",
         )
         title = f"Remedies, best first ({format_bytes(fit.usable_bytes)} usable)"

@@ -283,5 +283,5 @@ def _shortages(prediction: AnyPrediction) -> list[str]:
     text = format_shortage(memory.total_bytes, memory.usable_bytes).removeprefix("; ")
     if isinstance(prediction, PipelinePrediction):
         return [f"{text}; {memory_remedy(prediction)}"]
-    fitting = [remedy.name for remedy in memory.remedies if remedy.fits] if isinstance(memory, MemoryFit) else []
-    return [f"{text}; fits with {fitting[0]}" if fitting else text]
+    fitting = [remedy.options for remedy in memory.remedies if remedy.fits] if isinstance(memory, MemoryFit) else []
+    return [f"{text}; fits with `{fitting[0]}`" if fitting else text]

@@ -70,7 +70,7 @@ def too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> s
     helpful = [remedy for remedy in fit.remedies if remedy.fits]
     if not helpful:
         return f"{text}; no single remedy makes it fit"
-    names = "; ".join(f"{remedy.name} ({format_si(remedy.total_bytes, 'B')})" for remedy in helpful)
+    names = "; ".join(f"`{remedy.options}` ({format_si(remedy.total_bytes, 'B')})" for remedy in helpful)
     return f"{text}; remedies that make it fit: {names}"
 
 
@@ -109,7 +109,18 @@ def fit_memory(
             candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
         )
         time_ratio = None if prediction is None else _time_ratio(candidate, prediction)
-        remedy = MemoryRemedy(candidate.name, total, total <= usable, largest_with_remedy, time_ratio)
+        largest_micro_batch = None
+        if largest_with_remedy is not None:
+            largest_micro_batch = largest_with_remedy // candidate.workload.options.accumulation
+        remedy = MemoryRemedy(
+            candidate.name,
+            total,
+            total <= usable,
+            largest_with_remedy,
+            time_ratio,
+            candidate.options,
+            largest_micro_batch,
+        )
         ranked.append((remedy_key(remedy, shards), remedy))
     ranked.sort(key=lambda pair: pair[0])
     return msgspec.structs.replace(fit, remedies=tuple(remedy for _, remedy in ranked))
@@ -127,6 +138,7 @@ class CandidateRemedy(NamedTuple):
     """A remedy to try."""
 
     name: str  # description of the remedy
+    options: str  # of `train` that ask for it; those of the question that they contradict are left out
     workload: Workload  # the workload with the remedy
     zero_stage: int = 0  # ZeRO stage on `SHARDS` devices; 0 for a single device
 
@@ -137,30 +149,37 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
     narrow = _narrower_precision(device, workload.precision)
     if workload.phase not in PHASES_WITH_GRADIENTS:
         if narrow:
-            yield CandidateRemedy(f"{narrow} numbers", workload.with_changes(precision=narrow))
+            changed = workload.with_changes(precision=narrow)
+            yield CandidateRemedy(f"{narrow} numbers", f"--precision {narrow}", changed)
         return
     if options.checkpointing == "none":
-        yield CandidateRemedy("checkpointing, about sqrt(n) segments", _with_options(workload, checkpointing="sqrt"))
+        name = "checkpointing, about sqrt(n) segments"
+        yield CandidateRemedy(name, "--recompute sqrt", _with_options(workload, checkpointing="sqrt"))
     if options.checkpointing not in ("block", "all"):
         name = "checkpointing, every block"
-        yield CandidateRemedy(name, _with_options(workload, checkpointing=_block_checkpointing(workload)))
+        checkpointing = _block_checkpointing(workload)
+        changed = _with_options(workload, checkpointing=checkpointing)
+        yield CandidateRemedy(name, _RECOMPUTE_OPTIONS[checkpointing], changed)
     if narrow:
         mixed_options = msgspec.structs.replace(options, mixed_precision=True)
         mixed = workload.with_changes(precision=narrow, phase="training", training=mixed_options)
-        yield CandidateRemedy(f"mixed precision in {narrow}", mixed)
+        options_of_mixed = f"--precision {narrow} --mixed-precision"
+        yield CandidateRemedy(f"mixed precision in {narrow}", options_of_mixed, mixed)
     micro_batch_size = next((size for size in range(largest or 0, 0, -1) if batch_size % size == 0), None)
     if options.gradient_release:
         micro_batch_size = None  # a release keeps no gradients to accumulate
     if micro_batch_size and batch_size // micro_batch_size > options.accumulation:
         number = batch_size // micro_batch_size
         name = f"accumulation, {number} micro-batches of {micro_batch_size}"
-        yield CandidateRemedy(name, _with_options(workload, accumulation=number))
+        yield CandidateRemedy(name, f"--accumulation {number}", _with_options(workload, accumulation=number))
     if options.optimizer in _ADAM_OPTIMIZERS:
-        yield CandidateRemedy("optimizer state in 8 bits (adamw-8bit)", _with_options(workload, optimizer="adamw-8bit"))
-    yield from _fine_tuning_remedies(workload, narrow or workload.precision)
+        changed = _with_options(workload, optimizer="adamw-8bit")
+        yield CandidateRemedy("optimizer state in 8 bits (adamw-8bit)", "--optimizer adamw-8bit", changed)
+    yield from _fine_tuning_remedies(workload, narrow)
     updates_at_once = options.accumulation == 1 and options.offload == "none" and not options.gradient_release
     if workload.phase == "training" and updates_at_once:
-        yield CandidateRemedy("gradients released layer by layer", _with_options(workload, gradient_release=True))
+        changed = _with_options(workload, gradient_release=True)
+        yield CandidateRemedy("gradients released layer by layer", "--training-settings gradients=released", changed)
     if (
         options.offload == "none"
         and not options.gradient_release
@@ -168,33 +187,62 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
         and not device.shares_host_memory
     ):
         offloaded = _with_options(workload, offload="cpu")
-        yield CandidateRemedy("offload of the optimizer to the host", offloaded)
-    sharded, instead = workload, ""
+        yield CandidateRemedy("offload of the optimizer to the host", "--offload cpu", offloaded)
+    sharded, instead, further_options = workload, "", ""
     if OPTIMIZERS[options.optimizer].is_paged:  # several devices divide the state instead of moving it
         resident = resident_optimizer(options.optimizer)
         sharded, instead = _with_options(workload, optimizer=resident), f", with {resident}"
+        further_options = f" --optimizer {resident}"
+    samples = batch_size // options.accumulation
+    if workload.network.blocks and samples > 1:  # whose micro-batches have one sample unless their size is given
+        further_options += f" --micro-batch {samples}"
     for stage in (1, 2, 3):
-        yield CandidateRemedy(f"ZeRO stage {stage} on {SHARDS} devices{instead}", sharded, stage)
+        name = f"ZeRO stage {stage} on {SHARDS} devices{instead}"
+        options_of_stage = f"--workers {SHARDS} --strategy zero-{stage}{further_options}"
+        yield CandidateRemedy(name, options_of_stage, sharded, stage)
 
 
-def _fine_tuning_remedies(workload: Workload, precision: str) -> Iterator[CandidateRemedy]:
-    """Yield LoRA and QLoRA for a language model, alone, and with checkpointing and micro-batches of one sample."""
+_RECOMPUTE_OPTIONS = {"block": "--recompute full", "all": "--recompute all"}
+"""Options of the checkpointing of every block."""
+
+
+def _fine_tuning_remedies(workload: Workload, narrow: str | None) -> Iterator[CandidateRemedy]:
+    """Yield LoRA and QLoRA for a language model, alone, and with checkpointing and micro-batches of one sample.
+
+    A precision that is wider than 16 bits gives way to a narrow one.
+    """
     options = workload.options
     if workload.network.lengths is None or workload.weights is not None:
         return
-    smallest = {"checkpointing": _block_checkpointing(workload), "accumulation": workload.batch_size}
+    checkpointing = _block_checkpointing(workload)
+    smallest = {"checkpointing": checkpointing, "accumulation": workload.batch_size}
+    options_of_smallest = f" {_RECOMPUTE_OPTIONS[checkpointing]}"
+    if workload.batch_size > 1:
+        options_of_smallest += f" --accumulation {workload.batch_size}"
     for name, weights in (("LoRA", None), ("QLoRA", "int4")):
         if options.lora_rank and weights is None:
             continue
         rank = options.lora_rank or LORA_RANK
+        options_of_tuning = f"--lora {rank}"
+        if weights is not None:
+            options_of_tuning += f" --weights {weights}"
+        if narrow is not None:
+            options_of_tuning += f" --precision {narrow}"
+        if workload.execution != "eager":
+            options_of_tuning += " --execution eager"
         try:
             for suffix, changes in (("", {}), (", checkpointing, micro-batches of 1", smallest)):
                 tuned = msgspec.structs.replace(options, lora_rank=rank, **changes)
                 changed = workload.with_changes(
-                    phase="training", training=tuned, precision=precision, weights=weights, execution="eager"
+                    phase="training",
+                    training=tuned,
+                    precision=narrow or workload.precision,
+                    weights=weights,
+                    execution="eager",
                 )
                 assert changed.trained_layers
-                yield CandidateRemedy(f"{name} of rank {rank}{suffix}", changed)
+                further_options = options_of_smallest if suffix else ""
+                yield CandidateRemedy(f"{name} of rank {rank}{suffix}", options_of_tuning + further_options, changed)
         except BadValue:  # no layer takes an adapter
             return
 

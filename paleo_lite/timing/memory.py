@@ -122,9 +122,11 @@ class MemoryRemedy(msgspec.Struct, frozen=True):
     name: str  # description of the change
     total_bytes: int  # peak memory with the change, at the requested batch size
     fits: bool  # whether it fits then
-    largest_batch: int | None  # that fits with the change
+    largest_batch: int | None  # that fits with the change, in as many micro-batches
     # Step time with the change over the step time without it; None if it was not predicted.
     time_ratio: float | None = None
+    options: str = ""  # of `train` that ask for the change
+    largest_micro_batch: int | None = None  # that fits with the change, in any number
 
 
 class MemoryFit(msgspec.Struct, frozen=True):

@@ -6,7 +6,9 @@ Tests: questions/train.py, questions/train_cluster.py, questions/training_option
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.distributed.parallel_config import SHARDING_OF_STAGE, ParallelConfig
 from paleo_lite.errors import BadValue
+from paleo_lite.questions.train import _answer_one
 from paleo_lite.questions.train_cluster import advised_question
 from paleo_lite.questions.training_options import division_of
 from paleo_lite.reporting.predictions import prediction_page
@@ -83,6 +86,36 @@ def test_the_question_of_an_advised_division_has_this_division(config: ParallelC
     sharding = SHARDING_OF_STAGE[config.zero_stage]
     expected = msgspec.structs.replace(config, sharding=config.sharding or sharding, execution="megatron")
     assert division == expected
+
+
+@pytest.mark.parametrize("network", ["gpt2", "resnet18"])
+def test_options_of_remedies_ask_for_them(network: str) -> None:
+    asked = {"network": network, "gpu": "rtx3060", "batch_size": 4096, "optimizer": "adamw"}
+    memory = pl.train(**asked).memory
+    assert len(memory.remedies) >= 5
+    for remedy in memory.remedies:
+        words = shlex.split(remedy.options)
+        given: list[Any] = [None if word.startswith("--") else word for word in [*words[1:], "--"]]
+        options = {
+            word.removeprefix("--").replace("-", "_"): value or True
+            for word, value in zip(words, given)
+            if word.startswith("--")
+        }
+        if options.pop("workers", None):
+            continue  # several devices divide blocks, not layers
+        step = _answer_one(pl.Train(**{**asked, **options}), names_remedies=False)
+        assert step.memory is not None and step.memory.total_bytes == remedy.total_bytes, remedy.options
+
+
+def test_remedies_state_the_largest_micro_batch() -> None:
+    """Micro-batches of one sample need the same memory in every number, so that they limit no batch."""
+    asked = {"network": "llama-3.2-1b", "gpu": "rtx3060", "batch_size": 16}
+    remedies = {remedy.options: remedy for remedy in pl.train(**asked).memory.remedies}
+    remedy = remedies["--lora 16 --weights int4 --recompute full --accumulation 16"]
+    size = remedy.largest_micro_batch
+    assert size is not None
+    tuned = {**asked, "lora": 16, "weights": "int4", "recompute": "full", "micro_batch": size}
+    assert remedy.fits and pl.train(**{**tuned, "batch_size": 64 * size}).fits
 
 
 def test_both_ways_of_offloading() -> None:
