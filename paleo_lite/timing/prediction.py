@@ -217,7 +217,12 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def macs(self) -> int | None:
-        """Multiply-accumulates of the layers of the network; None for a FLOP count alone."""
+        """Multiply-accumulates of the layers, or of the kernels of an engine, as of `flops`; None for a FLOP count alone.
+
+        The FLOPs of kernels are those of their products, two per multiply-accumulate.
+        """
+        if self.launched is not None and self.convention == "flops":
+            return self.flops // 2
         return int(self.macs_by_pass.sum()) if self.workload.has_layers else None
 
     @cached_property

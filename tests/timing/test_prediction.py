@@ -151,6 +151,7 @@ def test_an_engine_has_one_count_of_flops() -> None:
     expected = 2 * blocks * tokens + attention + 2 * 4096 * 128_256
     found = pl.predict("llama-3-8b", gpu="h100-sxm", phase="prefill", sequence_length=tokens)
     assert found.flops == expected == sum(row["flops"] for row in found.rows())
+    assert found.macs == expected // 2
     assert found.mfu == pytest.approx(expected / 989.4e12 / found.time_s, rel=1e-4)
 
 
