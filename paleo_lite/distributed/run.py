@@ -302,6 +302,25 @@ def _notes_below_bound(rows: Sequence[ScaleRow]) -> list[str]:
     return [f"{FASTER_THAN_BOUND} with {', '.join(below)} workers: the time model exceeds the rates of data sheets"]
 
 
+def notes_outside(request: ClusterRequest, rows: Sequence[ScaleRow], batch: ScaledBatch) -> list[str]:
+    """Return a note on every measured step outside the interval of its forecast, which no measured cluster explains."""
+    intervals = {row.workers: row.interval for row in rows}
+    notes = []
+    for text in request.measured:
+        point = parse_measured(text)
+        interval = intervals.get(point.workers)
+        measured_s = point.step_time_s(batch.of_all(point.workers))
+        if interval is None or interval[0] <= measured_s <= interval[1]:
+            continue
+        low, high = (format_si(end_s, "s", 3) for end_s in interval)
+        notes.append(
+            f"the forecast follows {text!r} in part only: a step of {format_si(measured_s, 's', 3)} is outside its "
+            f"interval, {low} to {high}, and neither clusters that were measured elsewhere nor the range of "
+            "computation explain it; check the batch size, the lengths and the unit"
+        )
+    return notes
+
+
 def _collect_notes(
     request: ClusterRequest,
     topology: Topology,
@@ -335,6 +354,7 @@ def _collect_notes(
                 "computation, links, overlap and stragglers are fitted to your measurements "
                 f"({'; '.join(request.measured)}) and {origin}"
             )
+            notes += notes_outside(request, rows, batch)
         else:
             notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
     notes += precision_notes(job.workload)

@@ -217,7 +217,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def macs(self) -> int | None:
-        """Multiply-accumulates of the layers, or of the kernels of an engine, as of `flops`; None for a FLOP count alone.
+        """Multiply-accumulates of the layers, or of an engine's kernels as `flops`; None for a FLOP count alone.
 
         The FLOPs of kernels are those of their products, two per multiply-accumulate.
         """

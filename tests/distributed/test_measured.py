@@ -6,13 +6,17 @@ Tests: distributed/clusters.py.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from asked import scaling
 from paleo_lite.distributed.clusters import ClusterPrior, MeasuredStep, Range, condition_on_measurements, parse_measured
-from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.request import ClusterRequest
+from paleo_lite.distributed.run import notes_outside
+from paleo_lite.distributed.settings import ScaledBatch, Settings
 from paleo_lite.errors import BadValue
 
 ASKED = {"gpu": "k80-die", "link": "ethernet20", "batch_size": 32}
@@ -51,6 +55,14 @@ def test_a_step_below_its_data_sheets_is_refused() -> None:
     """VGG-16 on a K80: 32 samples of 3 x 31 GFLOP take 0.7 s at the 4.37 TFLOP/s of a die."""
     with pytest.raises(BadValue, match=r"`--measured '8 workers: 10 ms'` is not of this question: .* takes at least"):
         scaling("vgg16", workers=8, measured=["8 workers: 10 ms"], **ASKED)
+
+
+def test_a_step_outside_the_interval_of_its_forecast_is_named() -> None:
+    measured = ("8 workers: 200 ms", "8 workers: 80 samples/s", "16 workers: 200 ms")
+    rows: Any = [SimpleNamespace(workers=8, interval=(0.35, 0.57))]
+    (note,) = notes_outside(ClusterRequest([8], measured=measured), rows, ScaledBatch(4))
+    assert note.startswith("the forecast follows '8 workers: 200 ms' in part only: a step of 200 ms is outside")
+    assert "350 ms to 570 ms" in note
 
 
 def test_a_normal_distribution_by_hand() -> None:
