@@ -149,6 +149,11 @@ def usual_precision(question: Any, gpu: Any) -> str:
     size = square_size(question.image_size, question.network)
     if not resolve_network(question.network, size, question.inputs).is_language_model:
         return FULL_PRECISION
+    return half_precision(question, gpu)
+
+
+def half_precision(question: Any, gpu: Any) -> str:
+    """Return the first of the half precisions that a device has; fp32 if it has none."""
     from ..serving.products import HALF_PRECISIONS, USUAL_PRECISION, has_units
 
     if gpu is None:  # of a topology or a platform, which are not older than the half precisions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +13,7 @@ import click
 from ..arguments import quote_value
 from ..errors import BadValue, UnknownName
 from ..files import file_exists
-from .compare import compare, document_of, find_asked_device
+from .compare import compare, document_of, find_asked_device, half_precision
 from .kind import QuestionKind, make_function
 from .names import Names
 from .option import Several, option, options_of
@@ -64,9 +64,10 @@ class Diffusion(
     option are a comparison; with several numbers of devices the sequence of the denoiser is divided.
     """
 
-    precision: Several[str] = option(
-        "bf16", group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
-        spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
+    precision: Several[str | None] = option(
+        group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
+        spellings=("--precision", "--dtype"),
+        help="Precision of the arithmetic. [default: bf16, or fp16 on a device without it]",
     )  # fmt: skip
     weights: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, type=FORMATS, metavar="FORMAT", spellings=("--weights", "--quantization"),
@@ -148,6 +149,8 @@ def answer(question: Diffusion) -> Answer | Comparison:
 
 def _answer(question: Diffusion) -> Answer:
     """Return the prediction of pictures or of a training step of the denoiser."""
+    if question.precision is None:
+        question = replace(question, precision=half_precision(question, question.gpu))
     if question.phase == "inference":
         _check_no_training(question)
     elif question.attention is not None:

@@ -260,3 +260,8 @@ def test_attention_of_cards_without_fused_kernels_is_that_of_separate_products()
 def test_a_video_that_does_not_fit_is_decoded_in_tiles_first() -> None:
     facts = dict(predict_any("hunyuanvideo", gpu="h100-sxm").document().facts)
     assert facts["peak memory"].partition("; ")[2] == "--tiled decodes in less memory; fits with no --offload alone"
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("rtx4090", "bf16"), ("apple-m4-max", "fp16"), ("k80", "fp32")])
+def test_pictures_have_the_half_precision_of_their_device(gpu: str, precision: str) -> None:
+    assert pl.diffusion("sd-1.5", gpu=gpu, steps=1).precision == precision
