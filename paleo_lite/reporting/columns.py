@@ -202,6 +202,7 @@ _QUESTION = (
     _number("power_limit_w", "power\nlimit", "W", _format_power, "power limit of the device"),
     _count("batch_size", "batch", "samples of a batch; of a scaling table those of one worker or of all"),
     _count("sequence_length", "sequence\nlength", "tokens of a sequence"),
+    _count("context", "context", "tokens in the KV cache"),
     _text("weights", "weights", "format of the weights"),
     _text("offload", "offload", "what of the network stays in the memory of the host"),
     _text("image_size", "size", "pixels of a picture or video"),

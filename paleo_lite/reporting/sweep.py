@@ -202,7 +202,8 @@ def _count_rows(best: Best) -> str:
 
 _CONFIGURATION = (
     "network", "gpu", "power_limit_w", "clock", "precision", "phase", "time_model", "answer", "scaling", "strategy",
-    "link", "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
+    "link", "collective", "workers", "sequence_length", "context", "batch_size", "weights", "tensor",
+    "expert_parallel",
     "overloaded", "meets", "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution",
     "offload", "image_size", "steps", "frames", "ulysses", "ring", "engine", "kv_cache",
 )  # fmt: skip
@@ -216,7 +217,7 @@ _FOLLOWING = ("collective", "link", "time_model", "execution")
 
 _COLUMNS = select_columns(
     "network", "gpu", "power_limit_w", "clock", "precision", "phase", "workers", "devices", "strategy", "scaling",
-    "link", "collective", "sequence_length", "batch_size", "engine", "weights", "kv_cache", "tensor",
+    "link", "collective", "sequence_length", "context", "batch_size", "engine", "weights", "kv_cache", "tensor",
     "expert_parallel", "attention_data_parallel", "pipeline", "replicas", "execution", "offload", "image_size",
     "steps", "frames", "ulysses", "ring", "rate_per_s", "concurrency", "tokens_per_s", "prompt_s", "overloaded",
     "meets", "ttft_p50_s", "tpot_p50_s", "latency_p99_s", "output_tokens_per_s_per_gpu", "output_tokens_per_s_per_user",

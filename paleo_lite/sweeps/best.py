@@ -364,6 +364,7 @@ _INTEGER_COLUMNS = (
     "workers",
     "batch_size_per_worker",
     "sequence_length",
+    "context",
     "tensor",
     "concurrency",
     *INTEGERS,

@@ -283,7 +283,7 @@ def _make_table(grid: Grid) -> Columns:
         "clock": strings([machine.clock or "" for machine in grid.machines], "device"),
         "precision": strings([chunk.weights or chunk.precision]),
         "phase": strings([phase for _, phase in chunk.cases], "case"),
-        "sequence_length": numbers(lengths, "case"),
+        _length_column(space): numbers(lengths, "case"),
         "batch_size": numbers(grid.batches, "batch"),
         "workers": numbers(grid.workers, "workers"),
         "scaling": strings(space.scalings, "scaling"),
@@ -299,3 +299,8 @@ def _make_table(grid: Grid) -> Columns:
         "price": strings([price_text(listing, space.as_of or date.today()) for listing in grid.listings], "device"),
         "reason": grid.reason,
     }
+
+
+def _length_column(space: Space) -> str:
+    """Return the column of the tokens: those in the cache if all rows decode, as of the option that states them."""
+    return "context" if set(space.phases) == {"decode"} else "sequence_length"

@@ -197,7 +197,7 @@ def test_arrays_and_single_answers_give_the_same_rows(question, tmp_path: Path) 
                 chosen = chosen[chosen[name] == options[name]]
         for name in ("batch_size", "global_batch_size", "context"):
             if name in options:
-                column = {"context": "sequence_length"}.get(name, "batch_size")
+                column = "context" if name == "context" else "batch_size"
                 chosen = chosen[chosen[column] == options[name]]
         if "power_limit" in options:
             chosen = chosen[chosen["power_limit_w"] == float(options["power_limit"].removesuffix("W"))]
