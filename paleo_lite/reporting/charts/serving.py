@@ -142,7 +142,7 @@ class _Ranged(NamedTuple):
 def _figures_panel(alt: Any, figures: Mapping[str, _Ranged], text: str, *, is_time: bool) -> Any:
     """Draw one kind of figure as labelled points on their intervals, one below the other."""
     factor, unit = time_unit(max(figure.value for figure in figures.values())) if is_time else (1.0, "")
-    marks = []
+    marks: list[dict[str, Any]] = []
     for name, figure in figures.items():
         marks.append(
             {
