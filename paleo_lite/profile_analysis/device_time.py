@@ -8,6 +8,7 @@ HolisticTraceAnalysis applies this to each stream, here a device is idle when al
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -138,6 +139,8 @@ def analyse_device_time(
     if not step_s:
         iterations = len(counting) if only_counting_steps else steady.iterations
         step_s = breakdown.window_s / max(iterations, 1)
+        if len(counting) < steady.iterations:  # the others may be longer or shorter
+            step_s = _step_distance_s(whole_profile, counting) or step_s
     step_s = max(step_s, steady.busy_s or 0.0)
     return DeviceTime(
         step_s=step_s,
@@ -147,6 +150,19 @@ def analyse_device_time(
         collective_times_s=collective_times(selected),
         critical_path=find_critical_path(whole_profile, path_step),
     )
+
+
+def _step_distance_s(recording: Recording, counting: list[str]) -> float | None:
+    """Return the median time from the first event of an iteration that counts to that of the next; None without any."""
+    events = recording.events[recording.events["step"] >= 0]
+    starts = np.full(len(recording.steps), np.iinfo(np.int64).max)
+    np.minimum.at(starts, events["step"], events["start"])
+    recorded = np.unique(events["step"])
+    order = recorded[np.argsort(starts[recorded])]
+    distances = [
+        starts[following] - starts[code] for code, following in pairwise(order) if recording.steps[code] in counting
+    ]
+    return float(np.median(distances)) * 1e-9 if distances else None
 
 
 def break_down_time(recording: Recording) -> TimeBreakdown:

@@ -299,6 +299,9 @@ def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: SteadyIteratio
     if runs.spans_ns is None:
         notes.append("no start times: sums of kernel times are used in place of the busy time of the device")
     if count > 1 and not judged.labelled:
+        odd = np.flatnonzero(judged.chosen & ~judged.whole) + 1
+        if len(odd):
+            notes.append(_left_out_note("", odd, count))
         notes.append("no backward pass is labelled: forward, backward and update are not separated")
         if not loop.marks:
             notes.append(
@@ -310,9 +313,7 @@ def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: SteadyIteratio
             has = judged.ran[:, part]
             odd = np.flatnonzero(has & ~among & judged.chosen) + 1
             if len(odd):
-                which = ", ".join(map(str, odd[:5])) + (", ..." if len(odd) > 5 else "")
-                why = "its kernels differ (autotuning, or cut off)"
-                notes.append(f"{name}: iteration {which} of {count} left out, {why}")
+                notes.append(_left_out_note(f"{name}: ", odd, count))
             if not has.all():
                 notes.append(f"{name}: labelled in {int(has.sum())} of {count} iterations")
     quantities = (("FLOPs", steady.flops, steady.flops_covered), ("bytes", steady.bytes, steady.bytes_covered))
@@ -323,6 +324,12 @@ def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: SteadyIteratio
         if value is None:
             notes.append(f"{name} are unknown for every kernel")
     return notes
+
+
+def _left_out_note(subject: str, odd: NDArray[np.int64], count: int) -> str:
+    """Return the note on iterations, by their places from 1, that are left out."""
+    which = ", ".join(map(str, odd[:5])) + (", ..." if len(odd) > 5 else "")
+    return f"{subject}iteration {which} of {count} left out, its kernels differ (autotuning, or cut off)"
 
 
 # Where iterations begin -----------------------------------------------------------------------------------------------

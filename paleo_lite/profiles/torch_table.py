@@ -285,7 +285,9 @@ def _cells(path: Path, tables: list[_PrintedTable]) -> Iterator[tuple[int, dict[
                 f"{path}: line {table.number}: a second table with other totals, expected one: they would be added up"
             )
     if first.spans and not first.ended and any(name.startswith("Self ") for name in first.names):
-        raise BadProfile(f"{path}: the table is cut: no rule of dashes ends it")
+        raise BadProfile(
+            f"{path}: the table is cut: no rule of dashes ends it; keep the whole output, with the totals below it"
+        )
 
 
 def _heading(path: Path, number: int, line: str, rule: str) -> tuple[list[str], list[tuple[int, int]]]:

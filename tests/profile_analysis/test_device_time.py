@@ -149,6 +149,19 @@ def test_mfu_is_at_most_the_share_of_peak_while_busy_and_tables_fit(path, monkey
         assert max(map(len, format_table_lines(table, 80))) <= 80
 
 
+def test_a_step_lasts_until_the_next_one_where_others_do_not_count(tmp_path) -> None:
+    """Three steps of torch_npu, at 0, 2 and 5 ms, of which the second has a further kernel: the first takes 2 ms."""
+    heading = "Step Id,Device_id,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us)"
+    rows = ["1,0,1,7,a,MatMulV2,dynamic,AI_CORE,0,400", "2,0,2,7,a,MatMulV2,dynamic,AI_CORE,2000,400",
+            "2,0,3,7,b,Mul,dynamic,AI_VECTOR_CORE,4000,900",
+            "3,0,4,7,a,MatMulV2,dynamic,AI_CORE,5000,400"]  # fmt: skip
+    path = tmp_path / "kernel_details.csv"
+    path.write_text("\n".join([heading, *rows]) + "\n")
+    result = efficiency(path, jobs=1)
+    assert result.rows[0]["step_s"] == pytest.approx(2e-3)
+    assert "iteration 2 of 3 left out, its kernels differ (autotuning, or cut off)" in result.document().notes
+
+
 @pytest.mark.parametrize("function", [break_down_time, launch_statistics, list_collectives, find_critical_path])
 def test_many_devices_are_read_in_proportion(function):
     def read(devices):
