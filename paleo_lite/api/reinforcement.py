@@ -348,11 +348,18 @@ def roll_out_samples(
             steps_ahead=question.steps_off,
         )
     except DoesNotFit as error:
-        reason = str(error).partition("; use a larger")[0]
-        reason = reason.replace("--memory-fraction", "--engine-settings memory-fraction")
+        reason, _, remedies = str(error).partition("; use ")
+        first_remedy = remedies.partition(",")[0]
+        larger_fraction = f", or {first_remedy}" if "--memory-fraction " in first_remedy else ""
+        reason, larger_fraction = (
+            text.replace("--memory-fraction ", "--engine-settings memory-fraction=").replace(
+                "--memory-fraction", "--engine-settings memory-fraction"
+            )
+            for text in (reason, larger_fraction)
+        )
         raise DoesNotFit(
             f"rollouts do not fit with `--rollout-tensor {question.rollout_tensor}`, give a larger one or a narrower "
-            f"`--rollout-precision`: {reason}"
+            f"`--rollout-precision`{larger_fraction}: {reason}"
         ) from None
 
 

@@ -75,7 +75,9 @@ def answer_with_rows(question: Options, options: dict[str, Any], output: dict[st
     from ..sweeps.run import Sweep
 
     if getattr(question, "advise", None):
-        raise BadValue("`--advise` ranks by itself: leave it out, or `-o`, `--best` and `--pareto`")
+        raise BadValue(
+            "`--advise` has a ranking of its own, beside which `-o`, `--best` and `--pareto` have no rows: leave it out"
+        )
     columns = [name.strip() for name in options["pareto"].split(",")] if options["pareto"] else []
     has_chart = output.get("chart") is not None
     settings = {name: options[name] for name in ("jobs", "scheduler", "dry_run", "yes")}

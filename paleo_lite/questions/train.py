@@ -200,7 +200,7 @@ def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable
     question = _with_micro_batches(question)
     if question.advise is not None and question.workers is None and question.platform is None:
         raise BadValue(
-            "`--advise` ranks the ways in which several devices divide a step: give `--workers`, or leave it out"
+            "`--advise` ranks the ways in which several devices divide a step: give `--workers`, or no `--advise`"
         )
     if question.workers == 1 and settings_of(question.training_settings).get("gradients") == "released":
         question = replace(question, workers=None)  # what one device may do, and several may not

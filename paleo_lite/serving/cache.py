@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 
@@ -104,7 +105,7 @@ def measure_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float
                 weights_bytes, activations_bytes, cache_bytes, sequence_bytes, context + 1, engine.block_tokens, blocks
             )
         )
-    return _smallest_room(on_device, rooms, engine.memory_fraction)
+    return _smallest_room(on_device, rooms, engine)
 
 
 def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float) -> CacheRoom:
@@ -131,7 +132,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
     room = CacheRoom(
         weights_bytes, activations_bytes, cache_bytes, per_sequence, tokens, engine.block_tokens, blocks, fixed_bytes
     )
-    return _smallest_room(on_device, [room], engine.memory_fraction)
+    return _smallest_room(on_device, [room], engine)
 
 
 def _cache_bytes(on_device: ModelOnDevice, engine: Server, weights_bytes: float, activations_bytes: float) -> float:
@@ -156,7 +157,20 @@ def _count_blocks(cache_bytes: float, block_bytes: float) -> int:
     return sys.maxsize if cache_bytes >= 0 else -1
 
 
-def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom], memory_fraction: float) -> CacheRoom:
+HIGHEST_FRACTION = 0.97
+"""Fraction of the memory up to which a message proposes one: the driver and other processes take a little."""
+
+
+def _sufficient_fraction(on_device: ModelOnDevice, engine: Server, room: CacheRoom) -> float | None:
+    """Return the least fraction of the memory, in hundredths, that leaves room for a sequence; None if none does."""
+    for hundredths in range(math.ceil(100 * engine.memory_fraction), round(100 * HIGHEST_FRACTION) + 1):
+        larger = msgspec.structs.replace(engine, memory_fraction=hundredths / 100)
+        if _cache_bytes(on_device, larger, room.weights_bytes, room.activations_bytes) >= room.sequence_bytes:
+            return hundredths / 100
+    return None
+
+
+def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom], engine: Server) -> CacheRoom:
     """Return the room of the stage that limits the number of blocks."""
     device = on_device.machine.device
     if not any(room.sequence_bytes for room in rooms):
@@ -167,11 +181,14 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom], memory_
         lack = "too little for a block"
         if smallest.cache_bytes < 0:
             lack = f"{format_si(-smallest.cache_bytes, 'B', 3)} too little, with what its runtime takes"
+        sufficient = _sufficient_fraction(on_device, engine, smallest)
+        larger = "" if sufficient is None else f"`--memory-fraction {sufficient:g}` or more, "
         raise DoesNotFit(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
             f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} "
-            f"of {format_si(device.reported_memory_bytes, 'B', 3)}, of which the engine uses {memory_fraction:.0%} "
-            f"(`--memory-fraction`): {lack}; use a larger `--tensor` or `--pipeline`, or narrower `--weights`"
+            f"of {format_si(device.reported_memory_bytes, 'B', 3)}, of which the engine uses "
+            f"{engine.memory_fraction:.0%} (`--memory-fraction`): {lack}; use {larger}a larger `--tensor` or "
+            "`--pipeline`, or narrower `--weights`"
             f"{'' if published is None else f' ({published})'}"
         )
     return smallest
