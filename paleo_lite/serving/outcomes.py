@@ -142,7 +142,7 @@ class ReplicaLog:
             adapter_wait_s=self.adapter_wait_s,
             input_tokens=int(np.array(input_tokens)[chosen].sum()),
             steps=tuple(self.steps),
-            progress=(*self.progress, self._done(now_s)),
+            progress=np.array([*self.progress, self._done(now_s)]),
         )
 
 
