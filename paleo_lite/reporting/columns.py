@@ -119,7 +119,7 @@ def _format_exact_seconds(seconds: float) -> str:
 
 
 def _format_option(value: object) -> str:
-    return make_printable(str(value))
+    return format_number(value) if isinstance(value, float) else make_printable(str(value))
 
 
 def _format_mark(is_marked: bool) -> str:

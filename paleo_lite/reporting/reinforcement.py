@@ -52,7 +52,10 @@ def _facts(answer: RlAnswer) -> list[tuple[str, str]]:
         if answer.steps_off:
             where += f" at the same time, {format_plural(answer.steps_off, 'step')} off"
     facts.append(("devices", where))
-    facts.append(("trainer", f"{answer.execution}, {answer.precision}, {answer.trainer}"))
+    # The configuration states every execution but the usual one.
+    stated = answer.trainer.replace(":", ",").split(", ")
+    execution = "" if answer.execution in stated else f"{answer.execution}, "
+    facts.append(("trainer", f"{execution}{answer.precision}, {answer.trainer}"))
     memory = "unknown" if answer.trainer_bytes is None else format_si(answer.trainer_bytes, "B", 3)
     memory += f" per device in the update, {format_si(answer.rollout_bytes, 'B', 3)} in the rollouts"
     facts.append(("memory", memory))

@@ -8,6 +8,7 @@ reinforcement/answer.py, reporting/reinforcement.py.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -199,6 +200,9 @@ def test_the_command_prints_a_step() -> None:
     said = CliRunner().invoke(main, words.split())
     assert said.exit_code == 0, said.output
     assert "generation of samples" in said.stdout and "live sequences of an engine" in said.stdout
+    (trainer,) = re.findall(r"^ +trainer +(.+)$", said.stdout, re.MULTILINE)
+    names = trainer.split(", ")
+    assert len(names) == len(set(names))
     data = json.loads(CliRunner().invoke(main, [*words.split(), "--format", "json"]).stdout)
     assert data["time_s"] > 0 and data["totals"]["steps"] == 5 and data["rollouts"]["engines"] == 8
 

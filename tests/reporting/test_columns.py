@@ -110,6 +110,10 @@ def test_a_view_changes_columns_only_where_it_says_so():
 
 
 def test_columns_of_options_and_parts_have_their_name_as_heading():
+    assert [option_column("response_tokens").text({"response_tokens": given}) for given in (1000.0, 0.95)] == [
+        "1,000",
+        "0.95",
+    ]
     option, part = option_column("micro_batch"), part_column("activations", format_bytes)
     assert option.heading == "micro batch" and option.left and option.text({"micro_batch": "4\x1b[2J"}) == "4 [2J"
     assert part.text({"activations": 2.5e9}) == "2.5 GB"
