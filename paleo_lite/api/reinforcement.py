@@ -30,6 +30,7 @@ from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, LongestMicroBatch, TrainerTimes, time_trainer
 from ..reinforcement.weights import WeightTransfer, has_host_link, swap_s, transfer_weights
+from ..serving.cache import NoCacheRoom
 from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
 from ..serving.options import SimulationOptions, make_speculation
@@ -348,15 +349,11 @@ def roll_out_samples(
             steps_ahead=question.steps_off,
         )
     except DoesNotFit as error:
-        reason, _, remedies = str(error).partition("; use ")
-        first_remedy = remedies.partition(",")[0]
-        larger_fraction = f", or {first_remedy}" if "--memory-fraction " in first_remedy else ""
-        reason, larger_fraction = (
-            text.replace("--memory-fraction ", "--engine-settings memory-fraction=").replace(
-                "--memory-fraction", "--engine-settings memory-fraction"
-            )
-            for text in (reason, larger_fraction)
-        )
+        reason, larger_fraction = str(error), ""
+        if isinstance(error, NoCacheRoom):
+            reason = error.describe("--engine-settings memory-fraction")
+            if error.sufficient_fraction is not None:
+                larger_fraction = f", or `--engine-settings memory-fraction={error.sufficient_fraction:g}` or more"
         raise DoesNotFit(
             f"rollouts do not fit with `--rollout-tensor {question.rollout_tensor}`, give a larger one or a narrower "
             f"`--rollout-precision`{larger_fraction}: {reason}"

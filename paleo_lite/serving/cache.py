@@ -21,6 +21,27 @@ from .pipeline import stage_workloads
 from .placement import ModelOnDevice
 
 
+class NoCacheRoom(DoesNotFit):
+    """A server whose memory holds no block of a KV cache: what takes it, what is lacking, and remedies.
+
+    One of them is a larger fraction of the memory, where any is sufficient.
+    """
+
+    def __init__(self, taken: str, lack: str, remedies: str, sufficient_fraction: float | None) -> None:
+        super().__init__(taken, lack, remedies, sufficient_fraction)
+        self.taken, self.lack, self.remedies = taken, lack, remedies
+        self.sufficient_fraction = sufficient_fraction
+
+    def __str__(self) -> str:
+        fraction = self.sufficient_fraction
+        larger = "" if fraction is None else f"`--memory-fraction {fraction:g}` or more, "
+        return f"{self.describe('--memory-fraction')}; use {larger}{self.remedies}"
+
+    def describe(self, option: str) -> str:
+        """Return the sentence without remedies, for a command whose option states the fraction of the memory."""
+        return f"{self.taken} (`{option}`): {self.lack}"
+
+
 class CacheRoom(msgspec.Struct, frozen=True):
     """Memory of one device, and the blocks of its KV cache."""
 
@@ -181,14 +202,14 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom], engine:
         lack = "too little for a block"
         if smallest.cache_bytes < 0:
             lack = f"{format_si(-smallest.cache_bytes, 'B', 3)} too little, with what its runtime takes"
-        sufficient = _sufficient_fraction(on_device, engine, smallest)
-        larger = "" if sufficient is None else f"`--memory-fraction {sufficient:g}` or more, "
-        raise DoesNotFit(
+        raise NoCacheRoom(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
             f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} "
             f"of {format_si(device.reported_memory_bytes, 'B', 3)}, of which the engine uses "
-            f"{engine.memory_fraction:.0%} (`--memory-fraction`): {lack}; use {larger}a larger `--tensor` or "
-            "`--pipeline`, or narrower `--weights`"
-            f"{'' if published is None else f' ({published})'}"
+            f"{engine.memory_fraction:.0%}",
+            lack,
+            "a larger `--tensor` or `--pipeline`, or narrower `--weights`"
+            f"{'' if published is None else f' ({published})'}",
+            _sufficient_fraction(on_device, engine, smallest),
         )
     return smallest

@@ -171,8 +171,10 @@ def test_steps_off_is_not_advised_where_no_devices_can_be_divided() -> None:
 
 
 def test_rollouts_that_do_not_fit_are_one_sentence() -> None:
-    with pytest.raises(DoesNotFit, match="rollouts do not fit with `--rollout-tensor 1`, give a larger one"):
+    """The sentence of a server, with the option that this command has, and without the remedies of `serve`."""
+    with pytest.raises(DoesNotFit, match="rollouts do not fit with `--rollout-tensor 1`, give a larger one") as raised:
         ask(network="llama-3.1-70b", tensor=8)
+    assert "(`--engine-settings memory-fraction`): " in str(raised.value) and "--pipeline" not in str(raised.value)
 
 
 def test_devices_without_a_usual_computer_are_assumed_in_nodes() -> None:
