@@ -196,7 +196,7 @@ def stack_cases(cases: Sequence[Case]) -> CaseStack:
         entries += _entries_of(case, run, first_piece[-1])
         first_piece.append(first_piece[-1] + 1 + 2 * case.pieces_per_pass)
     entries.sort(key=_sort_key)
-    numbers = np.array([entry[:7] for entry in entries], dtype=np.int64).reshape(-1, 7)
+    numbers = np.array([entry[:_NUMBERS] for entry in entries], dtype=np.int64).reshape(-1, _NUMBERS)
     run_of_entry, piece, work_class, pass_number, num_gradients, is_wide, multiplicity = numbers.T
     counts = np.array([entry.counts for entry in entries], dtype=np.float64).reshape(-1, len(COLUMNS), 2)
     flops, macs, bytes_read, bytes_written, kernels = (counts * multiplicity[:, None, None]).transpose(1, 2, 0)
@@ -220,6 +220,10 @@ def stack_cases(cases: Sequence[Case]) -> CaseStack:
         products=tuple(entry.product for entry in entries),
         plan=plan_steps(work_class[:, None], pass_number[:, None], run_of_entry[:, None], len(cases)),
     )
+
+
+_NUMBERS = 1 + _StackEntry._fields.index("multiplicity")
+"""Fields of an entry that are numbers, which are the first ones."""
 
 
 def _sort_key(entry: _StackEntry) -> tuple[bool, tuple[int, ...]]:
