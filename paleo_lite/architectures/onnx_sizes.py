@@ -16,7 +16,8 @@ STANDARD = ("", "ai.onnx")
 """Domains of the operators of ONNX itself."""
 
 _DIMENSIONS = 64
-"""Most numbers of the shape of a tensor."""
+"""Most numbers of the shape of a tensor: the most dimensions that NumPy (``NPY_MAXDIMS``) and PyTorch's reductions
+(``dim_bitset_size`` in ATen) take."""
 
 MOST_JOINED = 2**16
 """Most numbers of shapes that are computed when operators join them."""

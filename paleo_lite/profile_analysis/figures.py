@@ -17,14 +17,14 @@ from .one_file import FileAnalysis, ReadOptions
 from .peaks import Peaks
 from .steady import SteadyIteration
 
-COUNTED_WITH = {
+HOW_TO_RECORD_SHAPES = {
     "chrome-trace": "FLOPs are counted from shapes, which `torch.profiler.profile(record_shapes=True)` records",
     "torch-table": (
         "FLOPs are counted from shapes, which `torch.profiler.profile(record_shapes=True)` and "
         "`key_averages(group_by_input_shape=True)` print"
     ),
 }
-"""What makes PyTorch's profiler state shapes, by format."""
+"""Note of a profile without FLOPs, by the formats in which PyTorch's profiler can state shapes."""
 
 
 def make_row(analysis: FileAnalysis, peaks: Peaks | None, reading: ReadOptions) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def make_row(analysis: FileAnalysis, peaks: Peaks | None, reading: ReadOptions) 
         figures["mfu"] = _rate(analysis.steady.flops, figures["step_s"], peak_per_s)
         if peaks is not None:
             figures["notes"] = figures["notes"] + _notes_above_peak(analysis.steady, figures, peaks)
-        if analysis.steady.flops is None and analysis.format in COUNTED_WITH:
-            figures["notes"] = [*figures["notes"], COUNTED_WITH[analysis.format]]
+        if analysis.steady.flops is None and analysis.format in HOW_TO_RECORD_SHAPES:
+            figures["notes"] = [*figures["notes"], HOW_TO_RECORD_SHAPES[analysis.format]]
         if analysis.captured_graphs is not None:
             figures["notes"].append(analysis.captured_graphs.describe())
     figures["duration_from"] = None if duration is None else duration.source

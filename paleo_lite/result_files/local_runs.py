@@ -12,7 +12,13 @@ from .json_text import dig, read_documents
 from .text import all_lines, find_lines, ratio, scaled, to_number, to_seconds
 
 _MS, _NS = 1e-3, 1e-9
-_LEAST_PROMPT, _LEAST_GENERATED = 64, 64
+
+_LEAST_PROMPT = 64
+"""Tokens of a prompt below which its rate is doubted: of fewer, llama.cpp multiplies by kernels without matrix units
+(``MMQ_DP4A_MAX_BATCH_SIZE`` of its CUDA backend)."""
+
+_LEAST_GENERATED = 64
+"""Tokens of an answer below which its rate is doubted: a choice, half of the tokens that llama-bench generates."""
 
 _EVAL = re.compile(
     r"(?P<what>prompt |generation )?eval time\s*=\s*(?P<ms>\d+(?:\.\d*)?) ms /\s*(?P<count>\d+) (?:runs?|tokens)"
