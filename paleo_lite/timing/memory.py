@@ -254,27 +254,43 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
         raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {stage!r})")
     check_integer("the number of shards", shards, 1)
     layers, number_bytes = workload.saving_layers, element_bytes(workload.precision)
-    has_gradients = workload.phase in PHASES_WITH_GRADIENTS
-    stage = stage if has_gradients else 0
+    if workload.phase not in PHASES_WITH_GRADIENTS:
+        tensors = cached_for_layers(_inference_tensors, layers, number_bytes)
+        return {**_model_parts(workload, 0, shards), **tensors}
+    return {**_model_parts(workload, stage, shards), **_step_parts(workload)}
+
+
+def _model_parts(workload: Workload, stage: int, shards: int) -> dict[str, AffineBytes]:
+    """Return the parts of the memory that do not depend on the batch: parameters, gradients and optimizer state."""
     parameters, gradients, optimizer = shard_model_state(device_state_bytes(workload), stage, shards)
     frozen = 0
-    if has_gradients:
+    if workload.phase in PHASES_WITH_GRADIENTS:
         frozen = shard_model_state((_frozen_bytes(workload), 0, 0), stage, shards)[0]
-    # A batch norm keeps a running mean and a running variance per channel.
-    statistics = sum(
-        2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].has_running_statistics
-    )
-    statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
-    parts = {
-        "parameters_bytes": AffineBytes(0, parameters + statistics_bytes),
+    return {
+        "parameters_bytes": AffineBytes(0, parameters + _statistics_bytes(workload)),
         "gradients_bytes": AffineBytes(0, gradients),
         "optimizer_bytes": AffineBytes(0, optimizer),
         "frozen_parameters_bytes": AffineBytes(0, frozen),
     }
-    if not has_gradients:
-        return {**parts, **cached_for_layers(_inference_tensors, layers, number_bytes)}
-    options = workload.options
-    parts |= cached_for_layers(
+
+
+def _statistics_bytes(workload: Workload) -> int:
+    """Return the bytes of the running mean and the running variance that a batch norm keeps per channel."""
+    number_bytes = element_bytes(workload.precision)
+    if workload.options.mixed_precision:
+        number_bytes = max(number_bytes, 4)
+    numbers = sum(
+        2 * layer.inputs[0][1]
+        for layer in workload.saving_layers
+        if layer.kind in KINDS and KINDS[layer.kind].has_running_statistics
+    )
+    return numbers * number_bytes
+
+
+def _step_parts(workload: Workload) -> dict[str, AffineBytes]:
+    """Return the parts of the memory of a training step that grow with the batch, and what is alive beside them."""
+    layers, number_bytes, options = workload.saving_layers, element_bytes(workload.precision), workload.options
+    tensors = cached_for_layers(
         _training_tensors,
         layers,
         number_bytes,
@@ -282,6 +298,7 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
         workload.network.lengths is not None,
         bool(options.fused_loss),
     )
+    parts = dict(tensors)  # what is cached stays as it is
     logits = parts["logits_bytes"]
     parts["logits_bytes"] = AffineBytes(logits.per_sample // options.loss_chunks, logits.fixed // options.loss_chunks)
     extra_bytes = 0
@@ -293,8 +310,8 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
     workspace = parts["workspace_bytes"]
     parts["workspace_bytes"] = workspace._replace(fixed=workspace.fixed + extra_bytes)
     if cached_for_layers(_is_convolutional, layers):
-        tensors = [parts[name] for name in ("activations_bytes", "inputs_bytes", "workspace_bytes")]
-        parts["scratch_bytes"] = AffineBytes(*(int(SCRATCH_SHARE * sum(amounts)) for amounts in zip(*tensors)))
+        of_step = [parts[name] for name in ("activations_bytes", "inputs_bytes", "workspace_bytes")]
+        parts["scratch_bytes"] = AffineBytes(*(int(SCRATCH_SHARE * sum(amounts)) for amounts in zip(*of_step)))
     return parts
 
 
