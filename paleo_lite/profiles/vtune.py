@@ -39,6 +39,8 @@ _HEADING = re.compile(
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
 _SELF_TIME = ("CPU Time", "CPU Time:Self")
 _EVENTS = "Hardware Event Count"
+_IDENTIFIERS = ("PID", "TID")  # numbers that are no measurements
+_NUMBER = re.compile(r"[+-]?\d[\d.,]*(?:s|%)?")
 _MOST_COLUMNS = 1000
 
 _SUMMARY = re.compile(r"\|?\s*Summary information\b")
@@ -76,39 +78,24 @@ class HotspotsCsv:
         Raise BadProfile if there is no CPU time, a row is incomplete or split by commas in a name, or a time is
         invalid.
         """
-        table = CsvTable(path, _HEADING, units=False, delimiter=_delimiter(path), most=SUMMARY_BYTES)
-        numbers: list[int] = []
-        rows: list[list[str]] = []
-        names: list[str] = []
-        for number, fields in table.rows():
-            if names and table.names != names:
-                raise BadProfile(f"{path}: line {number}: a second table with other columns, expected one report")
-            if len(rows) >= MOST_ROWS or len(fields) > _MOST_COLUMNS:
-                raise BadProfile(f"{path}: line {number}: more rows or columns than a summary has")
-            names = table.names
-            numbers.append(number)
-            rows.append(fields)
-        if rows and table.names != names:
-            raise BadProfile(f"{path}: ends with the heading of a second table, expected one report")
-        plain = [re.sub(r":\s+", ":", name) for name in table.names]
-        time = next((plain.index(name) for name in _SELF_TIME if name in plain), None)
-        if time is None and not any(name.startswith(_EVENTS) for name in plain):
-            raise BadProfile(f"{path}: no column 'CPU Time' under {quoted(', '.join(plain), 200)}")
+        names, numbers, rows = _read_report(path)
+        time = next((names.index(name) for name in _SELF_TIME if name in names), None)
+        if time is None and not any(name.startswith(_EVENTS) for name in names):
+            raise BadProfile(f"{path}: no column 'CPU Time' under {quoted(', '.join(names), 200)}")
         columns_by_name: dict[str, Any] = {
             "category": [category_of(row[0].strip()) for row in rows],
             "kernel": [row[0].strip() for row in rows],
         }
         if time is not None:
             columns_by_name["duration_ns"] = _column(path, numbers, [row[time] for row in rows], "CPU Time", "s")
-        if "Module" in plain[1:]:
-            columns_by_name["layer"] = [row[plain.index("Module")].strip() or None for row in rows]
-        for index, name in enumerate(plain):
+        if "Module" in names[1:]:
+            columns_by_name["layer"] = [row[names.index("Module")].strip() or None for row in rows]
+        for index, name in enumerate(names):
             cells = [row[index] for row in rows]
             first = next((cell for cell in cells if cell), "")
-            if index in (0, time) or not re.match(r"[+-]?\d[\d.,]*(?:s|%)?$", first) or name in ("PID", "TID"):
+            if index in (0, time) or name in _IDENTIFIERS or not _NUMBER.fullmatch(first):
                 continue
-            is_time = name.startswith("CPU Time") or name.endswith("Time")
-            is_time = is_time and not first.endswith("%")
+            is_time = (name.startswith("CPU Time") or name.endswith("Time")) and not first.endswith("%")
             label = name.removesuffix(":Self") if name.startswith(_EVENTS) else name
             metric = f"metric.{slug(label, '_')}{'_ns' if is_time else ''}"
             columns_by_name[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
@@ -164,7 +151,30 @@ class ApsSummary:
         yield batch_of({name: [row.get(name) for row in rows] for name in present}, len(rows), columns)
 
 
+def _read_report(path: Path) -> tuple[list[str], list[int], list[list[str]]]:
+    """Return the names of the columns of a report, and the number and the cells of each line.
+
+    Raise BadProfile if the file has a second table, or more than a summary has.
+    """
+    table = CsvTable(path, _HEADING, units=False, delimiter=_delimiter(path), most=SUMMARY_BYTES)
+    names: list[str] = []
+    numbers: list[int] = []
+    rows: list[list[str]] = []
+    for number, fields in table.rows():
+        if names and table.names != names:
+            raise BadProfile(f"{path}: line {number}: a second table with other columns, expected one report")
+        if len(rows) >= MOST_ROWS or len(fields) > _MOST_COLUMNS:
+            raise BadProfile(f"{path}: line {number}: more rows or columns than a summary has")
+        names = table.names
+        numbers.append(number)
+        rows.append(fields)
+    if rows and table.names != names:
+        raise BadProfile(f"{path}: ends with the heading of a second table, expected one report")
+    return [re.sub(r":\s+", ":", name) for name in table.names], numbers, rows
+
+
 def _delimiter(path: Path) -> str:
+    """Return the character that follows the first name of the heading."""
     for number, line in numbered_lines(path):
         if match := _HEADING.match(line):
             return match["delimiter"]
