@@ -357,21 +357,26 @@ def _count_passes(
     # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
     update = PassCost(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0)
     costs = (cost.inference, cost.forward, backward_data, cost.backward_weight, update)
-    sizes: list[tuple[float, float]] = [(element_size, element_size)] * len(PASSES)
-    if "widths" in op.attributes:  # mixed precision: bytes per element differ between layers
-        read, written = op.attributes["widths"]
-        mean = (read + written) / 2  # a gradient has the width of its tensor
-        sizes = [(read, written), (read, written), (mean, read), (mean, read), (4.0, 4.0)]
-    if "upcast" in op.attributes:  # a 16-bit network that computes some layers in fp32
-        read, written = (_upcast_bytes(element_size, factor) for factor in op.attributes["upcast"])
-        sizes = [(read, written), (read, written), (written, read), (written, read), sizes[-1]]
     launches = op.attributes.get("launches", 1)  # of each kernel, such as one for every expert
     rows: list[tuple[int, ...]] = []
-    for part, (read_size, written_size) in zip(costs, sizes):
+    for part, (read_size, written_size) in zip(costs, _element_sizes(op, element_size)):
         bytes_read = round(part.reads * read_size) + part.index_bytes
         kernels = part.kernels if part is update else part.kernels * launches
         rows.append((part.flops, part.macs, bytes_read, round(part.writes * written_size), kernels))
     return CountsOfLayer(rows, forward_count, op.y if cost.forward.kernels else 0)
+
+
+def _element_sizes(op: Op, element_size: int) -> list[tuple[float, float]]:
+    """Return for each of `PASSES` the bytes of an element that an operation reads, and of one that it writes."""
+    sizes: list[tuple[float, float]] = [(element_size, element_size)] * len(PASSES)
+    if "widths" in op.attributes:  # mixed precision: bytes per element differ between layers
+        read, written = op.attributes["widths"]
+        mean = (read + written) / 2  # a gradient has the width of its tensor
+        sizes = [(read, written), (read, written), (mean, read), (mean, read), (FP32_BYTES, FP32_BYTES)]
+    if "upcast" in op.attributes:  # a 16-bit network that computes some layers in fp32
+        read, written = (_upcast_bytes(element_size, factor) for factor in op.attributes["upcast"])
+        sizes = [(read, written), (read, written), (written, read), (written, read), sizes[-1]]
+    return sizes
 
 
 def _upcast_bytes(element_size: int, factor: float) -> float:
