@@ -30,29 +30,29 @@ class Dispatcher(NamedTuple):
 
 DISPATCHERS = {
     "alltoall": Dispatcher(
-        False,
+        merges_copies=False,
         # There by device (1 written) and by expert (2); back by device (2) and by token, which their sum contains.
-        2.5,
-        0,
-        1,
-        "--moe-token-dispatcher-type alltoall",
-        "NCCL's all-to-all: a row per expert",
+        passes_over_rows=2.5,
+        buffers_per_device=0,
+        buffers_per_row=1,
+        megatron_options="--moe-token-dispatcher-type alltoall",
+        description="NCCL's all-to-all: a row per expert",
     ),
     "deepep": Dispatcher(
-        True,
-        0.0,
-        0,
-        1,
-        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
-        "DeepEP: a token once per node and device",
+        merges_copies=True,
+        passes_over_rows=0.0,
+        buffers_per_device=0,
+        buffers_per_row=1,
+        megatron_options="--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
+        description="DeepEP: a token once per node and device",
     ),
     "hybridep": Dispatcher(
-        True,
-        0.0,
-        2,
-        0,
-        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
-        "HybridEP: as DeepEP, within and between racks",
+        merges_copies=True,
+        passes_over_rows=0.0,
+        buffers_per_device=2,
+        buffers_per_row=0,
+        megatron_options="--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+        description="HybridEP: as DeepEP, within and between racks",
     ),
 }
 """Libraries by the name that ``--experts dispatch`` takes."""

@@ -126,8 +126,9 @@ def check_link(question: Serve) -> None:
     pools = {name: _question_of_pool(question, settings[name]) for name in POOLS}
     has_group = any(_is_group(pool) for pool in pools.values())
     for name, pool in pools.items():
-        is_without_use = not _is_group(pool) if "link" in settings[name] else not has_group
-        if pool.link is not None and is_without_use:
+        is_of_pool = "link" in settings[name]  # otherwise it is that of both pools
+        joins_devices = _is_group(pool) if is_of_pool else has_group
+        if pool.link is not None and not joins_devices:
             raise BadValue(
                 f"{joins}tensor=N of `--{name.replace('_', '-')}`; between pools, keys and values take the link of the "
                 "devices in one computer, and the usual network between computers, which no option sets"
@@ -224,13 +225,14 @@ def _check_engine(question: Serve, precision: str | None, speculation: Mapping[s
     from ..engines.routing import parse_expert_load
 
     options: Any = question
+    is_quantized = precision is not None and format_of_weights(None, precision) is not None
     check_policy(
         options.engine,
         expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD) or None,
         draft=speculation.get("draft"),
         draft_length=speculation.get("tokens", 0),
         advise=question.advise is not None,
-        precision=None if precision is None or format_of_weights(None, precision) is None else precision,
+        precision=precision if is_quantized else None,
         sampling=sampling,
         **{name: getattr(question, name) for name in _OF_SERVERS},
     )
