@@ -78,8 +78,8 @@ def _facts(times: GemmTimes) -> list[tuple[str, str]]:
     facts = [(LOWER_BOUND_FACT, bound), ("peak", times.peak_description)]
     traffic = f"{format_si(times.bytes, 'B')} per product, {_format_intensity(times.intensity)} FLOP/byte"
     if times.ridge_point is not None:
-        bound = "compute" if times.intensity >= times.ridge_point else "memory"
-        traffic += f" (ridge point {_format_intensity(times.ridge_point)}): {bound}-bound"
+        limit = "compute" if times.intensity >= times.ridge_point else "memory"
+        traffic += f" (ridge point {_format_intensity(times.ridge_point)}): {limit}-bound"
     facts.append(("memory", traffic))
     tiling = times.variants[0].tiling
     if tiling is not None:

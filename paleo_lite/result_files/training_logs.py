@@ -127,11 +127,11 @@ def read_flops_profiler(path: Path, findings: Findings) -> None:
 
 _COMPOSER = re.compile(r"\bTrain ((?:throughput|time)/\S+): ([\d.eE+-]+)")
 _COMPOSER_FIGURES = {
-    "throughput/batches_per_sec": ("steps_per_s", 1.0), "throughput/samples_per_sec": ("samples_per_s", 1.0),
-    "throughput/tokens_per_sec": ("tokens_per_s", 1.0),
-    "throughput/device/samples_per_sec": ("samples_per_s_per_device", 1.0),
-    "throughput/device/tokens_per_sec": ("tokens_per_s_per_device", 1.0),
-    "throughput/device/flops_per_sec": ("flops_per_s", 1.0), "throughput/device/mfu": ("mfu", 1.0),
+    "throughput/batches_per_sec": "steps_per_s", "throughput/samples_per_sec": "samples_per_s",
+    "throughput/tokens_per_sec": "tokens_per_s",
+    "throughput/device/samples_per_sec": "samples_per_s_per_device",
+    "throughput/device/tokens_per_sec": "tokens_per_s_per_device",
+    "throughput/device/flops_per_sec": "flops_per_s", "throughput/device/mfu": "mfu",
 }  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def read_composer(path: Path, findings: Findings) -> None:
         match = _COMPOSER.search(line)
         number = to_number(match[2]) if match else None
         if match and match[1] in _COMPOSER_FIGURES and number is not None:
-            logged.setdefault(_COMPOSER_FIGURES[match[1]][0], []).append(number)
+            logged.setdefault(_COMPOSER_FIGURES[match[1]], []).append(number)
     means = {name: mean(values[len(values) // 2 :]) for name, values in logged.items()}
     devices = ratio(means.get("tokens_per_s"), means.get("tokens_per_s_per_device"))
     devices = devices or ratio(means.get("samples_per_s"), means.get("samples_per_s_per_device"))

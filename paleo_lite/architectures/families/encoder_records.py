@@ -1,6 +1,7 @@
 """Records that describe an encoder or an encoder-decoder: embeddings, stacks of blocks, and the layers after them.
 
-A model type (`records`) fills them from a config, and `stack` adds the layers they describe.
+The record of a model type (`models/families`) fills them from a config, and `encoder`, `embeddings` and `heads` add
+the layers they describe.
 """
 
 from __future__ import annotations
@@ -59,8 +60,7 @@ class ImageEmbedding(msgspec.Struct, frozen=True, kw_only=True):
     adds_position_parameter: bool = False
     dropout: float | None = None  # none: there is no dropout
     projection: str = "embeddings.patch_embedding"  # name of the convolution
-    # Names of the module of the patches, of the positions, and of the norm; an empty `norm_name`: there is no
-    # norm.
+    # Names of the module of the patches, of the positions, and of the norm; an empty `norm_name`: there is no norm.
     patches: str = "embeddings"
     positions_name: str = "embeddings.position_embedding"
     norm_name: str = ""
@@ -111,7 +111,7 @@ class Activate(msgspec.Struct, frozen=True, kw_only=True):
     """An activation function."""
 
     name: str
-    function: str  # A key of `paleo_lite.architectures.tape.ACTIVATIONS`
+    function: str  # a key of `paleo_lite.architectures.tape.ACTIVATIONS`
     is_module: bool = False  # whether it is a class of ``torch.nn``
 
 

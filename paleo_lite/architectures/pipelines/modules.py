@@ -284,11 +284,8 @@ def _video_latents(channels: int) -> Inputs:
     return inputs
 
 
-def _latents(factor: int = 1) -> Inputs:
-    def inputs(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
-        return {"latents": (1, config.get("latent_channels", 4), factor * sizes["h"], factor * sizes["w"])}
-
-    return inputs
+def _latents(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {"latents": (1, config.get("latent_channels", 4), sizes["h"], sizes["w"])}
 
 
 def _wan_latents(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
@@ -344,15 +341,13 @@ MODULES = {
     "AutoencoderKLTemporalDecoder": ModuleCalls("diffusers", _frames_of_latents, 8, VIDEO, DecodeFrames),
     "AutoencoderKLTemporalDecoder:encoder": ModuleCalls("diffusers", _picture, 8, PICTURE, Encode),
     "AutoencoderKLMochi": ModuleCalls("diffusers", _video_latents(12), 8, VIDEO, DecodeMochi),
-    "AutoencoderKLFlux2": ModuleCalls("diffusers", _latents(), 8, PICTURE, Decode),
+    "AutoencoderKLFlux2": ModuleCalls("diffusers", _latents, 8, PICTURE, Decode),
     "CLIPVisionModelWithProjection": ModuleCalls("transformers", _clip_picture, 1, PICTURE),
     "AutoencoderKLHunyuanVideo": ModuleCalls("diffusers", _video_latents(16), 8, VIDEO, Decode),
     "AutoencoderKLLTXVideo": ModuleCalls("diffusers", _video_latents(128), 32, VIDEO, Decode),
-    "AutoencoderKL": ModuleCalls("diffusers", _latents(), 8, PICTURE, Decode),
+    "AutoencoderKL": ModuleCalls("diffusers", _latents, 8, PICTURE, Decode),
     # Its attention is linear from 64 latent pixels on.
-    "AutoencoderDC": ModuleCalls(
-        "diffusers", _latents(factor=1), 32, all_monomials({"h": (8, 16), "w": (8, 16)}), Decode
-    ),
+    "AutoencoderDC": ModuleCalls("diffusers", _latents, 32, all_monomials({"h": (8, 16), "w": (8, 16)}), Decode),
     "AutoencoderKLWan:first": ModuleCalls("diffusers", _wan_latents, 8, PICTURE, DecodeWan),
     "AutoencoderKLWan:later": ModuleCalls("diffusers", _wan_latents_later, 8, PICTURE, DecodeWanLater),
     "AutoencoderKLCogVideoX:first": ModuleCalls("diffusers", _cogvideox_latents(3), 8, PICTURE, DecodeCogVideoX),
