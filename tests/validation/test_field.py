@@ -13,7 +13,17 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.errors import BadFile, BadValue
 from validation.__main__ import main
-from validation.field.compare import COLUMNS, FieldRow, Interval, ask, compare_field, field_page, read_field, translate
+from validation.field.compare import (
+    COLUMNS,
+    FieldRow,
+    Interval,
+    ask,
+    compare_field,
+    field_page,
+    question_of,
+    read_field,
+    translate,
+)
 
 ANSWER = FieldRow(
     source="llama-bench",
@@ -59,6 +69,15 @@ def line_of(row):
 )
 def test_words_of_earlier_versions_are_translated(command, words):
     assert translate(command) == words.split()
+
+
+def test_limits_of_all_ranks_are_divided_among_them():
+    """TensorRT-LLM's performance overview states 8,192 tokens a rank, and the row of four ranks 32,768."""
+    limits = "--max-batched-tokens 32768 --max-sequences 8192 --attention-data-parallel 4"
+    row = changed(ANSWER, source="overview, limits x groups", command=f"paleo-lite serve m {limits}")
+    asked = ["serve", "m", "--max-batched-tokens", "8192", "--max-sequences", "2048", "--attention-data-parallel", "4"]
+    assert question_of(row) == asked
+    assert question_of(changed(row, source="overview")) == translate(row.command)
 
 
 def test_only_the_command_line_of_the_package_is_asked():

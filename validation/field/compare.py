@@ -127,6 +127,17 @@ RENAMED = (
 """Words of commands of earlier versions, as regular expressions, and those of today."""
 
 
+OF_ALL_RANKS = "limits x groups"
+"""Words of a source whose commands state limits for all ranks of attention data parallelism together.
+
+An earlier version took them so. The limits of the source are those of one rank (``SOURCES.md`` of the published data),
+and the commands state them times the number of ranks.
+"""
+
+RANK_LIMITS = ("--max-batched-tokens", "--max-sequences")
+"""Options that state a limit of a rank."""
+
+
 def read_field(data: Path) -> list[FieldRow]:
     """Return the measurements of all tables in the folder of published data, without forecasts.
 
@@ -163,9 +174,20 @@ def translate(command: str) -> list[str]:
     return arguments
 
 
+def question_of(row: FieldRow) -> list[str]:
+    """Return the arguments of a row's question, in the words of today and with the limits of one rank."""
+    arguments = translate(row.command)
+    if OF_ALL_RANKS in row.source:
+        ranks = int(arguments[arguments.index("--attention-data-parallel") + 1])
+        for option in RANK_LIMITS:
+            position = arguments.index(option) + 1
+            arguments[position] = str(int(arguments[position]) // ranks)
+    return arguments
+
+
 def ask(row: FieldRow) -> FieldRow:
     """Return a measurement with the forecast of its question, or with the reason why there is none."""
-    answered = CliRunner().invoke(command_line, [*translate(row.command), "--format", "json"])
+    answered = CliRunner().invoke(command_line, [*question_of(row), "--format", "json"])
     if answered.exit_code:
         return msgspec.structs.replace(row, reason=" ".join(answered.stderr.split()))
     answer = json.loads(answered.stdout)
