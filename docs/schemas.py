@@ -116,7 +116,7 @@ PipelinePrediction = record("PipelinePrediction", {
     **_COMMON, "time_model offload": str, **_SAMPLING, "ulysses ring macs parameters": int,
     "guidance_parallel": bool, "time_per_image_s mfu": float,
     "power_interval_w energy_interval_j": list[float] | None, "intervals": dict[str, list[float]] | None,
-    "site": Site | None,
+    "site": Site | None, "run": Run | None,
     "memory": record("PipelineMemory", {
         "total_bytes parameters_bytes": int, "by_offload": dict[str, int], "capacity_bytes usable_bytes": float,
         "largest_batch": Whole}),
@@ -250,7 +250,7 @@ ANSWERS: dict[str, list[Any]] = {
         **_COMMON, **_SAMPLING,
         "rows": list[record("PictureScaleRow", {
             **_ANSWERED, "workers replicas guidance ulysses ring images": int,
-            "speedup efficiency": float, "low_s high_s": Number})]})],
+            "speedup efficiency": float, "low_s high_s hours cost_usd kwh": Number})]})],
     "local": [Local, LocalAdvice, Comparison, *ROWS],
     "serve": [Served, Comparison, *ROWS],
     "rl": [RlStep, Comparison, *ROWS],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Import numpy before msgspec: with typing_extensions installed, the other order makes the import of numpy 60 ms slower.
 import numpy  # noqa: F401
@@ -61,14 +61,16 @@ def predict_pictures(question: Question) -> PipelinePrediction:
     if pipeline is None:
         raise BadValue(f"pictures and videos need a pipeline such as flux.1-dev; {question.network} is not one")
     prediction = predict_pipeline(*resolve_pipeline(pipeline, question))
-    return structs.replace(prediction, facility=question.facility)
+    prediction = structs.replace(prediction, facility=question.facility)
+    return prediction if question.amount is None else _with_budget(prediction, question.amount)
 
 
-def _with_budget(prediction: Prediction, amount: Amount) -> Prediction:
-    """Return a prediction of a training step with the hours, cost and energy of the whole run."""
+def _with_budget(prediction: Any, amount: Amount) -> Any:
+    """Return the prediction of a training step or of pictures with hours, cost and energy of the whole run."""
     from ..timing.budget import make_budget
 
-    budget = make_budget(prediction.device, amount, sequence_tokens=prediction.workload.network.tokens)
+    tokens = prediction.workload.network.tokens if isinstance(prediction, Prediction) else None
+    budget = make_budget(prediction.device, amount, sequence_tokens=tokens)
     notes = (*prediction.notes, *budget.price_notes(date.today()))
     return structs.replace(prediction, budget=budget, notes=notes)
 

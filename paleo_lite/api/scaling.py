@@ -13,6 +13,7 @@ from ..errors import BadQuantity, BadValue
 from ..files import to_paths
 from ..machines import Device, Machine, find_device
 from ..timing import TimeModel, Workload
+from ..timing.budget import make_budget
 from ..units import check_positive, parse_quantity, parse_range
 from .pipelines import resolve_pipeline
 from .question import Question
@@ -112,7 +113,10 @@ def scale_pictures(question: Question, workers: int | str | Sequence[int]) -> Pi
     if question.gpu is None:
         raise BadValue(f"{pipeline.name} on several devices needs a device: give `--gpu`")
     run, machine, model_in = resolve_pipeline(pipeline, question)
-    return scale_pipeline(run, machine, model_in, parse_range(workers, "workers"))
+    scaling = scale_pipeline(run, machine, model_in, parse_range(workers, "workers"))
+    if question.amount is None:
+        return scaling
+    return scaling.with_budget(make_budget(machine.device, question.amount))
 
 
 def _choose_strategy(name: str, settings: Settings) -> str:

@@ -12,6 +12,7 @@ from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine
 from ..result import Result
 from ..timing.answer import COMMON_FIELDS, FIELDS_OF_ROWS, Answer, answer_json, as_json
+from ..timing.budget import Budget, TrainingRun, training_run
 from ..timing.models import TimeModel
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..timing.pipeline_run import PipelineRun
@@ -65,6 +66,17 @@ class PictureScaleRow(Answer, msgspec.Struct, frozen=True, eq=False):
     def throughput_per_s(self) -> float:
         """Pictures or videos per second."""
         return self.images / self.prediction.time_s
+
+    @property
+    def amount(self) -> TrainingRun | None:
+        """Hours, cost and energy of a number of pictures or videos; None without one."""
+        prediction = self.prediction
+        if prediction.budget is None:
+            return None
+        return training_run(
+            prediction.budget, self.time_s, self.interval, self.images, self.devices, self.power_w,
+            prediction.power_interval_w,
+        )  # fmt: skip
 
     @property
     def power_w(self) -> float | None:
@@ -128,6 +140,15 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
         """Notes of the pipeline, and of each number of devices."""
         return (*self.one.notes, *(note for row in self.found for note in row.notes))
 
+    def with_budget(self, budget: Budget) -> PictureScaling:
+        """Return the scaling for a number of pictures or videos, with its hours, cost and energy."""
+        found = [
+            msgspec.structs.replace(row, prediction=msgspec.structs.replace(row.prediction, budget=budget))
+            for row in self.found
+        ]
+        one = msgspec.structs.replace(self.one, budget=budget)
+        return msgspec.structs.replace(self, one=one, found=tuple(found))
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict per number of devices."""
         rows = []
@@ -145,6 +166,9 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
                     "high_s": None if row.interval is None else row.interval[1],
                     "speedup": speedup,
                     "efficiency": speedup / row.devices,
+                    "hours": None if row.amount is None else row.amount.hours,
+                    "cost_usd": None if row.amount is None else row.amount.cost_usd,
+                    "kwh": None if row.amount is None else row.amount.kwh,
                     **{name: as_json(getattr(row, name)) for name in FIELDS_OF_ROWS},
                 }
             )

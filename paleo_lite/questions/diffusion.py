@@ -18,6 +18,7 @@ from .kind import QuestionKind, make_function
 from .names import Names
 from .option import Several, option, options_of
 from .records import (
+    COST_GROUP,
     DEVICE_GROUP,
     ENGINE_GROUP,
     FORMATS,
@@ -34,7 +35,7 @@ from .records import (
     UpdateOptions,
 )
 from .training_options import training_options
-from .values import INTEGER, NUMBER, PICTURE_SIZE
+from .values import INTEGER, NUMBER, PICTURE_SIZE, Quantity
 
 if TYPE_CHECKING:
     from ..api.question import Question
@@ -95,6 +96,10 @@ class Diffusion(
     batch_size: Several[int] = option(
         1, group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--batch-size", "--num-images-per-prompt", "-b"), help="Pictures or videos in one batch.",
+    )  # fmt: skip
+    samples: float | str | None = option(
+        group=COST_GROUP, is_common=True, type=Quantity(""), metavar="COUNT",
+        help="Pictures or videos in all, 10k, to predict hours, cost and energy; in training samples of an epoch.",
     )  # fmt: skip
     phase: str = option(
         "inference", group=NETWORK_GROUP, is_common=True, type=click.Choice(PHASES), metavar="NAME",
@@ -157,6 +162,8 @@ def _answer(question: Diffusion) -> Answer:
         raise BadValue("`--attention` is not for a training step of a denoiser: leave it out")
     elif others := {"attention", "loss"}.intersection(question.training_settings or ()):
         raise BadValue(f"`--training-settings {min(others)}` is not for a training step of a denoiser: leave it out")
+    if question.samples is not None and question.phase == "forward":
+        raise BadValue("`--samples` is for pictures and for training: leave `--phase forward` out")
     return _answer_one(question) if question.workers is None else _answer_for_devices(question)
 
 
@@ -211,6 +218,7 @@ def _check_no_training(question: Diffusion) -> None:
 def _question(options: Any, gpu: Any) -> Question:
     """Return what is asked of the pipeline on a device."""
     from ..api.question import PictureOptions, Question
+    from ..timing.budget import Amount
     from ..timing.pipeline_run import PIPELINE_OFFLOADS
 
     offload = None if options.offload == "none" else options.offload
@@ -224,6 +232,7 @@ def _question(options: Any, gpu: Any) -> Question:
         options.network,
         gpu=gpu,
         pictures=pictures,
+        amount=None if options.samples is None else Amount(samples=options.samples),
         training=training_options(options, None if is_of_pictures else offload, is_in_blocks=False),
     )
 
@@ -240,6 +249,7 @@ def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
     """Return the predictions on several numbers of devices."""
     from ..api.scaling import predict_cluster, scale_pictures
     from ..distributed.request import ClusterRequest
+    from ..timing.budget import Amount
 
     if question.phase == "inference":
         for name in ("site", "price"):
@@ -251,6 +261,7 @@ def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
     request = ClusterRequest(
         question.workers,
         batch_size=question.batch_size,
+        amount=Amount(samples=question.samples),
         price=question.price_usd_per_h,
         price_of=question.price_of,
         facility=question.facility,

@@ -15,6 +15,7 @@ from .answers import format_at_90, format_power, format_shortage, price_facts, s
 from .columns import find_column, part_column, select_columns
 from .document import Document, Table, format_bytes, format_percent
 from .networks import cost_facts
+from .predictions import run_fact
 
 _PLACEMENTS = {
     "none": "with all parts on the device",
@@ -83,7 +84,10 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
             text = f"{split.guidance} groups for guidance, each {text}"
         facts.append(("sequence", text))
     facts.append(("counted", f"{format_si(prediction.macs, 'MAC', 5)}; {format_si(prediction.parameters)} parameters"))
-    facts += price_facts(prediction)
+    if prediction.amount is None:
+        facts += price_facts(prediction)
+    else:
+        facts.append(run_fact(prediction.amount, f"{format_number(prediction.amount.samples)} {prediction.made}s"))
     if prediction.is_forecast and prediction.energy_j is not None:
         energy = f"{format_si(prediction.energy_j, 'J')} of the devices alone"
         if sampling.images > 1:
@@ -217,9 +221,12 @@ def scaling_page(scaling: PictureScaling) -> Document:
         "low_s",
         "high_s",
         find_column("throughput_per_s", title=f"{prediction.made}s\nper s"),
+        "hours",
+        "cost_usd",
+        "kwh",
         "energy_j",
         "memory_bytes",
-        drop=("memory_bytes", "energy_j", "throughput_per_s", "low_s", "high_s"),
+        drop=("memory_bytes", "energy_j", "kwh", "throughput_per_s", "low_s", "high_s"),
     )
     best = min(rows, key=lambda row: row["time_s"])
     title = (
@@ -227,4 +234,9 @@ def scaling_page(scaling: PictureScaling) -> Document:
         f"{format_si(best['time_s'], 's')}, {format_number(best['speedup'])} times as fast"
     )
     facts = [("time model", describe_model(prediction.model))]
-    return Document(title, facts, [Table("Time by number of devices", columns, rows)], notes=scaling.notes)
+    amount = scaling.found[0].amount
+    if amount is not None:
+        price = "" if amount.price is None else f"; a device: {amount.price}"
+        facts.append(("hours and cost", f"for {format_si(amount.samples)} {prediction.made}s{price}"))
+    table = Table("Time by number of devices", columns, rows).drop_empty_columns()
+    return Document(title, facts, [table], notes=scaling.notes)

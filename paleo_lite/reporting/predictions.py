@@ -313,8 +313,8 @@ def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:
     return Table(title, columns, layers)
 
 
-def run_fact(run: TrainingRun) -> tuple[str, str]:
-    """Return the fact about hours, cost and energy of an amount of training."""
+def run_fact(run: TrainingRun, amount: str | None = None) -> tuple[str, str]:
+    """Return the fact about hours, cost and energy of an amount, by default of steps of training."""
     parts = [f"{format_number(run.hours)} hours"]
     intervals = [run.hours_interval]
     if run.cost_usd is not None:
@@ -328,7 +328,7 @@ def run_fact(run: TrainingRun) -> tuple[str, str]:
         between = "" if interval is None else f" ({format_number(interval[0])} to {format_number(interval[1])})"
         texts.append(part + between)
     price = "" if run.price is None else f"; at {run.price}"
-    return "whole run", f"{run.steps:,} steps: {', '.join(texts)}{price}"
+    return "whole run", f"{amount or format_plural(run.steps, 'step')}: {', '.join(texts)}{price}"
 
 
 def _csv_table(prediction: Prediction) -> Table:

@@ -170,10 +170,13 @@ def _picture_row(prediction: PipelinePrediction, terms: RowTerms) -> Row:
     }
     if not memory.fits:
         return _without_times(prediction, {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)})
+    amounts = terms.amounts_of(prediction.device, prediction.devices, prediction.throughput_per_s, prediction.power_w)
+    if prediction.amount is not None:
+        amounts = _run_amounts(prediction.amount)
     return {
         **row,
         **prediction.row(),
-        **terms.amounts_of(prediction.device, prediction.devices, prediction.throughput_per_s, prediction.power_w),
+        **amounts,
         "time_per_image_s": prediction.time_per_image_s,
     }
 
@@ -226,10 +229,13 @@ def _scaled_picture_row(scaling: PictureScaling, index: int, terms: RowTerms) ->
         return {**row, "devices": scaled.devices}
     figures = scaling.rows()[index]
     device = scaled.prediction.device
+    amounts = terms.amounts_of(device, scaled.devices, scaled.throughput_per_s, scaled.power_w)
+    if scaled.amount is not None:
+        amounts = _run_amounts(scaled.amount)
     return {
         **row,
         **scaled.row(),
-        **terms.amounts_of(device, scaled.devices, scaled.throughput_per_s, scaled.power_w),
+        **amounts,
         "time_per_image_s": 1 / scaled.throughput_per_s,
         "speedup": figures["speedup"],
         "scaling_efficiency": figures["efficiency"],

@@ -29,6 +29,8 @@ from .sequence_parallel import SequenceSplit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .budget import Budget, TrainingRun
+
 OVERHEAD = "overhead"
 """Kind of what is not a layer: copies of parameters, exchanges between devices, and the host."""
 
@@ -138,6 +140,7 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
     memory: PipelineMemory  # memory of the pipeline
     notes: tuple[str, ...] = ()  # caveats
     facility: Facility | None = None  # what surrounds the devices, for the energy at the meter
+    budget: Budget | None = None  # number of pictures or videos, and the price of a device
 
     @property
     def pipeline(self) -> Pipeline:
@@ -233,6 +236,17 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
     def time_s(self) -> float:
         """Seconds of the batch, from text to decoded pictures."""
         return sum(part.time_s for part in self.parts)
+
+    @property
+    def amount(self) -> TrainingRun | None:
+        """Hours, cost and energy of a number of pictures or videos; None without one."""
+        if self.budget is None:
+            return None
+        from .budget import training_run
+
+        return training_run(
+            self.budget, self.time_s, self.interval, self.batch_size, self.devices, self.power_w, self.power_interval_w
+        )
 
     @property
     def time_per_image_s(self) -> float:
@@ -372,6 +386,7 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "mfu": self.mfu,
             "parameters": self.parameters,
             "memory": self.memory._asdict(),
+            "run": None if self.amount is None else self.amount.to_dict(),
             "parts": self.rows(),
             "by_kind": self.by_kind(),
         }

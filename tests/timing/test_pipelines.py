@@ -265,3 +265,24 @@ def test_a_video_that_does_not_fit_is_decoded_in_tiles_first() -> None:
 @pytest.mark.parametrize(("gpu", "precision"), [("rtx4090", "bf16"), ("apple-m4-max", "fp16"), ("k80", "fp32")])
 def test_pictures_have_the_half_precision_of_their_device(gpu: str, precision: str) -> None:
     assert pl.diffusion("sd-1.5", gpu=gpu, steps=1).precision == precision
+
+
+def test_hours_cost_and_energy_of_a_number_of_pictures() -> None:
+    asked = {"gpu": "h100-sxm", "steps": 4, "batch_size": 4, "samples": "10k", "price": "2 USD/h"}
+    answer = pl.diffusion("sd-1.5", **asked)
+    run = answer.to_dict()["run"]
+    assert run["hours"] == pytest.approx(10_000 * answer.time_per_image_s / 3600)
+    assert run["cost_usd"] == pytest.approx(2 * run["hours"])
+    assert run["kwh"] == pytest.approx(10_000 * answer.energy_j / 4 / 3.6e6)
+    assert f"10,000 images: {run['hours']:.4g} hours" in dict(answer.document().facts)["whole run"]
+
+
+def test_hours_and_cost_of_pictures_on_several_devices() -> None:
+    scaled = pl.diffusion("sd-1.5", gpu="h100-sxm", steps=4, batch_size=2, samples=1000, workers=[1, 2])
+    one, two = scaled.rows()
+    assert two["hours"] == pytest.approx(500 * two["time_s"] / 3600)
+    assert two["cost_usd"] == pytest.approx(2 * two["hours"] * one["cost_usd"] / one["hours"])
+    without = pl.diffusion("sd-1.5", gpu="h100-sxm", steps=4, batch_size=2, workers=[1, 2]).document().tables[0]
+    assert not {"hours", "cost_usd", "kwh"} & {column.key for column in without.columns}
+    with pytest.raises(BadValue, match="is for pictures and for training"):
+        pl.diffusion("sd-1.5", gpu="h100-sxm", phase="forward", samples=10)
