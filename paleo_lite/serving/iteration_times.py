@@ -29,6 +29,7 @@ start.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -36,6 +37,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+
+
+def as_table(values: Any) -> Sequence[float]:
+    """Return numbers as a table that is read one number at a time: in a third of the room of a list, and made at once.
+
+    Tables of many devices have half a million numbers, of which a simulation reads a few thousand.
+    """
+    return array("d", np.ascontiguousarray(values, dtype=np.float64).tobytes())
 
 
 class ScheduledTokens(NamedTuple):
@@ -54,29 +63,30 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     # Seconds of the layers that treat every token alike, with the all-reduces, by the number of new tokens of an
     # attention group from 0.
-    token_s: list[float]
-    head_s: list[float]  # seconds of the head by the number of sequences from 0
+    token_s: Sequence[float]
+    head_s: Sequence[float]  # seconds of the head by the number of sequences from 0
     contexts: list[float]  # mean contexts at which attention of decoding sequences is tabulated
     # Seconds of attention by the number of decoding sequences from 0, and by `contexts`.
     decode_attention_s: list[list[float]]
-    prompt_attention_s: list[float]  # seconds of attention of a whole prompt by its length from 0
+    prompt_attention_s: Sequence[float]  # seconds of attention of a whole prompt by its length from 0
     # 90% interval of an iteration relative to its time, by the number of new tokens from 0; empty if the time model
     # gives none.
-    relative_low: list[float]
-    relative_high: list[float]
+    relative_low: Sequence[float]
+    relative_high: Sequence[float]
     # Times of each stage of a pipeline that can be the slowest, without sending; empty without a pipeline.
     stages: tuple[IterationTimes, ...] = ()
     pipeline: int = 1  # number of stages
     # Seconds of experts by the number of new tokens of all attention groups from 0; empty if they are a part of
     # `token_s`.
-    experts_s: list[float] = []
+    experts_s: Sequence[float] = ()
     # Seconds of the shortest kernels of attention of prompts, once per iteration that computes any.
     prompt_s: float = 0.0
     attention_data: int = 1  # groups of devices that compute attention for sequences of their own
     # Speed under a lower power limit than the rated one, relative to that without, by the number of new tokens from 0;
     # empty without such a limit.
-    limited_speed: list[float] = []
-    # Tables of iterations that compute prompts, where `token_s` and `experts_s` are others; None if they are not.
+    limited_speed: Sequence[float] = ()
+    # Tables of iterations that compute prompts, where `token_s` and `experts_s`, and they alone, are others; None if
+    # they are not.
     with_prompts: IterationTimes | None = None
 
     def iteration_s(self, scheduled: ScheduledTokens, tokens_per_sequence: int = 1) -> float:
@@ -151,7 +161,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def narrowed(self, width: float) -> IterationTimes:
         """Return the tables with an interval of so much of its width, in logarithms."""
-        low, high = ((np.array(ends) ** width).tolist() for ends in (self.relative_low, self.relative_high))
+        low, high = (as_table(np.asarray(ends) ** width) for ends in (self.relative_low, self.relative_high))
         narrowed: IterationTimes = msgspec.structs.replace(self, relative_low=low, relative_high=high)
         return narrowed
 
@@ -168,18 +178,17 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
     def _high(self) -> IterationTimes:
         return self.times_factors(self.relative_high)
 
-    def times_factors(self, factors: list[float]) -> IterationTimes:
+    def times_factors(self, factors: Sequence[float]) -> IterationTimes:
         """Return the tables multiplied by factors by the number of new tokens."""
         last = len(factors) - 1
         sizes = max(len(self.prompt_attention_s), len(self.token_s), len(self.decode_attention_s))
-        by_size = np.array(factors)[np.minimum(np.arange(sizes), last)]
+        by_size = np.asarray(factors)[np.minimum(np.arange(sizes), last)]
 
-        def scale(values: list[float]) -> list[float]:
-            scaled: list[float] = (np.array(values) * by_size[: len(values)]).tolist()
-            return scaled
+        def scale(values: Sequence[float]) -> Sequence[float]:
+            return as_table(np.asarray(values) * by_size[: len(values)])
 
         rows = np.array(self.decode_attention_s) * by_size[: len(self.decode_attention_s), np.newaxis]
-        return IterationTimes(
+        scaled = IterationTimes(
             token_s=scale(self.token_s),
             head_s=scale(self.head_s),
             contexts=self.contexts,
@@ -192,17 +201,24 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
             experts_s=scale(self.experts_s),
             prompt_s=self.prompt_s * factors[last],
             attention_data=self.attention_data,
-            with_prompts=None if self.with_prompts is None else self.with_prompts.times_factors(factors),
         )
+        with_prompts = self.with_prompts
+        if with_prompts is None:
+            return scaled
+        scaled_with_prompts = msgspec.structs.replace(
+            scaled, token_s=scale(with_prompts.token_s), experts_s=scale(with_prompts.experts_s)
+        )
+        whole: IterationTimes = msgspec.structs.replace(scaled, with_prompts=scaled_with_prompts)
+        return whole
 
     def of_blocks(self, share: float) -> IterationTimes:
         """Return the tables of a share of the network's blocks, with its whole head."""
         scaled: IterationTimes = msgspec.structs.replace(
             self,
-            token_s=[share * time_s for time_s in self.token_s],
+            token_s=as_table(share * np.asarray(self.token_s)),
             decode_attention_s=[[share * time_s for time_s in row] for row in self.decode_attention_s],
-            prompt_attention_s=[share * time_s for time_s in self.prompt_attention_s],
-            experts_s=[share * time_s for time_s in self.experts_s],
+            prompt_attention_s=as_table(share * np.asarray(self.prompt_attention_s)),
+            experts_s=as_table(share * np.asarray(self.experts_s)),
             prompt_s=share * self.prompt_s,
             with_prompts=None if self.with_prompts is None else self.with_prompts.of_blocks(share),
         )

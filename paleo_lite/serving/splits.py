@@ -158,8 +158,8 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def least_slowdown(self) -> float:
         """By which factor the slowest iterations are longer than the expected ones at least, without their host."""
-        slowest = self.prepared.tables.relative_high
-        return max(min(slowest[1:], default=1.0), 1.0)
+        slowest = np.asarray(self.prepared.tables.relative_high)[1:]
+        return float(slowest.min(initial=math.inf)) if len(slowest) else 1.0
 
     @cached_property
     def most_sequences(self) -> int:

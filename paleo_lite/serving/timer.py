@@ -24,7 +24,7 @@ from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import Power, power_of
 from .cache import CacheRoom
-from .iteration_times import IterationTimes, ScheduledTokens, slowest_stages
+from .iteration_times import IterationTimes, ScheduledTokens, as_table, slowest_stages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -151,8 +151,8 @@ def _make_tables(timer: Timer, limits: Limits) -> IterationTimes:
     contexts = tabulated_contexts(limits.context, _bends(timer, limits))
     parts = timer.time_parts(limits, contexts)
 
-    def over_tokens(seconds: Floats | None) -> list[float]:
-        return [] if seconds is None else from_zero(parts.tokens, seconds, limits.tokens).tolist()
+    def over_tokens(seconds: Floats | None) -> Sequence[float]:
+        return () if seconds is None else as_table(from_zero(parts.tokens, seconds, limits.tokens))
 
     def build(token_s: Floats, head_s: Floats, decode_s: Floats, prompt_s: Floats) -> IterationTimes:
         by_sequences = [from_zero(parts.sequences, row, limits.sequences) for row in decode_s]
@@ -179,8 +179,8 @@ def _make_tables(timer: Timer, limits: Limits) -> IterationTimes:
     )
     times = msgspec.structs.replace(
         undivided,
-        relative_low=parts.relative_low.tolist(),
-        relative_high=parts.relative_high.tolist(),
+        relative_low=as_table(parts.relative_low),
+        relative_high=as_table(parts.relative_high),
         stages=stages,
         pipeline=stage_count,
         experts_s=over_tokens(parts.experts_s),
@@ -231,11 +231,11 @@ def from_zero(sizes: Any, values: Any, largest: int, first: float = 0.0) -> Floa
     return every
 
 
-def _interpolate_prompts(lengths: Sequence[int], seconds: Floats) -> list[float]:
+def _interpolate_prompts(lengths: Sequence[int], seconds: Floats) -> Sequence[float]:
     """Return the seconds of attention of a prompt by its length from 0; in between, logarithms are linear."""
     all_lengths = np.arange(1, lengths[-1] + 1)
     interpolated = np.exp(np.interp(np.log(all_lengths), np.log(lengths), np.log(np.maximum(seconds, 1e-12))))
-    return [0.0, *interpolated.tolist()]
+    return as_table(np.concatenate([[0.0], interpolated]))
 
 
 def _under_power_limit(times: IterationTimes, timer: Timer) -> IterationTimes:
@@ -248,10 +248,10 @@ def _under_power_limit(times: IterationTimes, timer: Timer) -> IterationTimes:
     speeds = [_step_speed(times, timer, power, int(size)) for size in sizes]
     every = np.interp(np.arange(largest + 1), sizes, speeds)
     return msgspec.structs.replace(
-        times.times_factors((1 / every).tolist()),
+        times.times_factors(as_table(1 / every)),
         relative_low=times.relative_low,
         relative_high=times.relative_high,
-        limited_speed=every.tolist(),
+        limited_speed=as_table(every),
     )
 
 

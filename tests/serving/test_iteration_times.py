@@ -5,6 +5,7 @@ Tests: serving/cache.py, serving/layer_timer.py.
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 import paleo_lite as pl
@@ -15,7 +16,7 @@ from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.cache import cached_bytes, measure_room
 from paleo_lite.serving.deployment import timer_of
-from paleo_lite.serving.iteration_times import IterationTimes
+from paleo_lite.serving.iteration_times import IterationTimes, ScheduledTokens, as_table
 from paleo_lite.serving.placement import ModelOnDevice
 from paleo_lite.serving.timer import tabulate
 
@@ -141,3 +142,24 @@ def test_a_cache_with_states_says_how_many_sequences_of_these_requests_it_holds(
         assert f"{state_bytes / 1e6:.1f} MB of each do not grow" in note
     dense = pl.serve("llama-3.2-1b", input_tokens=128, **asked | {"tensor": 1})
     assert not [note for note in dense.notes if note.startswith("the cache has room for")]
+
+
+def test_iterations_with_prompts_are_scaled_as_the_others() -> None:
+    """Their tables differ in tokens and experts alone, and have the others in common, in eight bytes a number."""
+    plain = IterationTimes(
+        token_s=as_table([0.0, 0.1, 0.2, 0.3]),
+        head_s=as_table([0.0, 0.01, 0.02, 0.03]),
+        contexts=[1.0, 2.0],
+        decode_attention_s=[[0.0, 0.0], [0.5, 0.7]],
+        prompt_attention_s=as_table([0.0, 0.25, 0.5]),
+        relative_low=(),
+        relative_high=(),
+    )
+    with_prompts = msgspec.structs.replace(plain, token_s=as_table([0.0, 0.4, 0.6, 0.8]))
+    times = msgspec.structs.replace(plain, with_prompts=with_prompts)
+    scheduled = ScheduledTokens(1, 2.0, [(0, 2)], 1)
+    scaled = times.times_factors([1.5])
+    assert scaled.iteration_s(scheduled) == pytest.approx(1.5 * times.iteration_s(scheduled))
+    assert times.iteration_s(scheduled) == pytest.approx(0.8 + 0.02 + 0.7 + 0.5)
+    assert scaled.with_prompts is not None and scaled.with_prompts.head_s is scaled.head_s
+    assert memoryview(scaled.token_s).nbytes == 8 * len(plain.token_s)  # type: ignore[arg-type]
