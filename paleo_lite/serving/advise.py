@@ -102,7 +102,7 @@ def rank_deployments(
         screening.simulate_all()  # shown is what comes nearest
     candidates = screening.candidates
     all_tried = Tried(screening.simulated, screening.too_large, screening.left_out, pairs)
-    candidates += _at_further_limits(candidates, all_tried, demand, objectives, criteria)
+    candidates += _at_further_limits(candidates, all_tried, screening, demand, objectives, criteria)
     rate_per_s = demand.finite_rate_per_s
     advice = DeploymentAdvice(
         rank(mark_front(candidates, criteria.devices), criteria.by, has_rate=rate_per_s is not None),
@@ -138,6 +138,7 @@ def _prepare_wide(
 def _at_further_limits(
     candidates: Sequence[Candidate],
     tried: Tried,
+    screening: Screening,
     demand: Demand,
     objectives: Sequence[Objective],
     criteria: Criteria,
@@ -146,7 +147,7 @@ def _at_further_limits(
     value_of = ranked_value(candidates, criteria.by, has_rate=demand.finite_rate_per_s is not None)
     inside = [candidate for candidate in candidates if candidate.meets_objectives]
     best_value = min(map(value_of, inside), default=math.inf)
-    return refine(tried, demand, objectives, criteria, best_value, value_of)
+    return refine(tried, demand, objectives, criteria, best_value, value_of, screening.least_value)
 
 
 def choose(advice: DeploymentAdvice) -> DeploymentAdvice:

@@ -46,6 +46,7 @@ class _Series(NamedTuple):
     tried: list[tuple[int, _AtLimit]]
     simulate: Callable[[int], Candidate | None]  # at a limit; None where it needs too many devices
     is_whole: bool  # whether all limits were tried that the cache holds; of pairs they were not
+    least_value: Callable[[int], float]  # what is ranked at a limit, at the least
 
 
 class _Bracket(NamedTuple):
@@ -64,10 +65,11 @@ def refine(
     criteria: Criteria,
     best_value: float,  # of all candidates that meet the objectives
     value_of: Callable[[Candidate], float],  # what is ranked, smallest for the best
+    least_value: Callable[[LimitedPool], float],  # the same of what was not simulated, at the least
 ) -> list[Candidate]:
     """Simulate further batch limits of the deployments that may become the best by them."""
     brackets = []
-    for series in _group(tried, demand, objectives, criteria):
+    for series in _group(tried, demand, objectives, criteria, least_value):
         bracket = _find_bracket(series, demand, criteria, value_of)
         if bracket is not None:
             brackets.append(bracket)
@@ -81,19 +83,27 @@ def refine(
     return found
 
 
-def _group(tried: Tried, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Iterator[_Series]:
+def _group(
+    tried: Tried,
+    demand: Demand,
+    objectives: Sequence[Objective],
+    criteria: Criteria,
+    least_value: Callable[[LimitedPool], float],
+) -> Iterator[_Series]:
     """Yield what was tried of each deployment and of each pair of pools."""
     of_pools: dict[Hashable, _Series] = {}
     trials: list[tuple[LimitedPool, _AtLimit]] = [*tried.pools, *tried.ruled_out, *tried.left_out]
     for trial, candidate in trials:
         simulate = partial(_simulate_pool, trial, demand, objectives, criteria)
-        series = of_pools.setdefault((trial.pool, trial.draft), _Series(trial.pool, [], simulate, is_whole=True))
+        at_least = partial(_least_value, trial, least_value)
+        new = _Series(trial.pool, [], simulate, is_whole=True, least_value=at_least)
+        series = of_pools.setdefault((trial.pool, trial.draft), new)
         series.tried.append((trial.batch_limit, candidate))
     yield from of_pools.values()
     of_pairs: dict[Hashable, _Series] = {}
     for split, candidate in tried.pairs:
         simulate_pair = partial(_simulate_pair, split, demand, objectives, criteria)
-        series = _Series(split.decoding, [], simulate_pair, is_whole=False)
+        series = _Series(split.decoding, [], simulate_pair, is_whole=False, least_value=lambda _: 0.0)
         of_pairs.setdefault((split.prompts, split.decoding), series).tried.append((split.batch_limit, candidate))
     yield from of_pairs.values()
 
@@ -102,6 +112,10 @@ def _simulate_pool(
     trial: LimitedPool, demand: Demand, objectives: Sequence[Objective], criteria: Criteria, batch_limit: int
 ) -> Candidate:
     return trial._replace(batch_limit=batch_limit).simulate(demand, objectives, criteria)
+
+
+def _least_value(trial: LimitedPool, least_value: Callable[[LimitedPool], float], batch_limit: int) -> float:
+    return least_value(trial._replace(batch_limit=batch_limit))
 
 
 def _simulate_pair(
@@ -150,6 +164,8 @@ def _find_bracket(
         value = _beyond(low_candidate, share, demand, criteria, value_of)
     if criteria.devices is not None and least_devices > criteria.devices:
         return None
+    # The best of them costs no less than the largest does at the least.
+    value = max(value, series.least_value(limits[-1]))
     return _Bracket(limits, series.simulate, not outside, value)
 
 

@@ -85,6 +85,11 @@ class Screening:
             else:
                 self.simulate(trial)
 
+    def least_value(self, trial: LimitedPool) -> float:
+        """Return what is ranked of a trial, at the least."""
+        bound = self._bound_of(trial)
+        return 0.0 if bound is None else bound.value
+
     def simulate_all(self) -> None:
         """Simulate what was left out, and if all is too large, that as well."""
         left_out, self.left_out = self.left_out, []

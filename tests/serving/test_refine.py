@@ -6,6 +6,7 @@ Tests: serving/refine.py.
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,7 +49,8 @@ def series(limits: list[int], largest: int, most: int = 1000, **changes: Any) ->
     """Return a deployment whose limits were tried, with a cache for so many sequences at most."""
     pool: Any = SimpleNamespace(most_sequences=most, deployment=SimpleNamespace(limited_ranks=1))
     tried: list[tuple[int, Candidate | TooLarge]] = [(limit, at_limit(limit, largest)) for limit in limits]
-    return _Series(pool, tried, lambda limit: at_limit(limit, largest), is_whole=True)._replace(**changes)
+    plain = _Series(pool, tried, lambda limit: at_limit(limit, largest), is_whole=True, least_value=lambda _: 0.0)
+    return plain._replace(**changes)
 
 
 def cost_of(candidate: Candidate) -> float:
@@ -116,11 +118,11 @@ def test_the_limit_is_the_largest_that_a_simulation_confirms() -> None:
     objectives = (Objective("tpot", "p90", between_s),)
     tried = [(trial, trial.simulate(demand, objectives, Criteria())) for trial in trials]
     best = cost_of(tried[1][1])
-    further = refine(Tried(tried, [], [], []), demand, objectives, Criteria(), best, cost_of)
+    further = refine(Tried(tried, [], [], []), demand, objectives, Criteria(), best, cost_of, lambda _: 0.0)
     largest = max(each.batch_limit for each in further if each.meets_objectives)
     smallest = min((each.batch_limit for each in further if not each.meets_objectives), default=64)
     assert largest > 32 and smallest - largest == 4
     assert min(map(cost_of, further)) < 0.95 * best
-    assert (
-        refine(Tried(tried, [], [], []), demand, objectives, Criteria(), 0.0, cost_of) == []
-    )  # nothing would be cheaper
+    search = partial(refine, Tried(tried, [], [], []), demand, objectives, Criteria())
+    assert search(0.0, cost_of, lambda _: 0.0) == []  # nothing would be cheaper
+    assert search(best, cost_of, lambda _: best) == []  # nor would what costs as much at the least
