@@ -58,10 +58,13 @@ def record(name: str, fields: dict[str, Any]) -> Any:
     return TypedDict(name, {field: kind for names, kind in fields.items() for field in names.split()})  # type: ignore[operator]
 
 
-def answer_of(kind: type[msgspec.Struct], name: str) -> Any:
-    """Return the typed dict of an answer that states the common fields and those of its struct."""
+def answer_of(kind: type[msgspec.Struct], name: str, more: dict[str, Any] | None = None) -> Any:
+    """Return the typed dict of an answer that states the common fields, those of its struct, and some more."""
     hints = {field: hint for field, hint in get_type_hints(kind).items() if field in kind.__struct_fields__}
-    return record(name, {**{field: hint for field, hint in hints.items() if field not in COMMON_FIELDS}, **_COMMON})
+    return record(
+        name,
+        {**{field: hint for field, hint in hints.items() if field not in COMMON_FIELDS}, **(more or {}), **_COMMON},
+    )
 
 
 # Predictions ---------------------------------------------------------------------------------------------------------
@@ -142,7 +145,7 @@ Predictions = record("Predictions", {
     "answers": list[Any], "left_out": Names,
 })  # fmt: skip
 Local = answer_of(LocalPrediction, "Local")
-Served = answer_of(Serving, "Served")
+Served = answer_of(Serving, "Served", {"usd_per_million_requests": Number})
 _OF_RL = {
     "gpu_name rollout_precision algorithm framework limited_by trainer settings model": str,
     "trainer_devices rollout_devices steps_off samples updates tensors": int, "is_colocated": bool,

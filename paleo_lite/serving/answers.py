@@ -211,6 +211,20 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         return self.figures["output_tokens_per_s"].value
 
     @property
+    def usd_per_million(self) -> float | None:
+        """Cost of a million output tokens in US dollars; None for a bound, and without a price."""
+        return self.figures["usd_per_million_output_tokens"].value if self.is_forecast else None
+
+    @property
+    def usd_per_million_requests(self) -> float | None:
+        """Cost of a million requests in US dollars; None for a bound, and without a price."""
+        return super().usd_per_million
+
+    def with_common_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the documented JSON: the common fields with those of servers between them."""
+        return super().with_common_fields({**fields, "usd_per_million_requests": self.usd_per_million_requests})
+
+    @property
     def memory_bytes(self) -> float:
         """Bytes on a device of weights, activations and cache."""
         return self.weights_bytes + self.activations_bytes + self.cache_bytes

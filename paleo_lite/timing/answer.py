@@ -34,7 +34,10 @@ COMMON_FIELDS = {
     "fits": "whether it fits into the memory of the device; null where the memory is unknown",
     "power_w": "average power of one device in watts; null if nothing is known of it",
     "energy_j": "energy of all devices in joules for what `time_of` names",
-    "usd_per_million": "US dollars of a million samples, pictures or requests; null for a bound, and without a price",
+    "usd_per_million": (
+        "US dollars of a million samples or pictures, of language models that generate of a million output tokens; "
+        "null for a bound, and without a price"
+    ),
     "version": "version of paleo-lite",
     "notes": "caveats",
 }
@@ -194,7 +197,7 @@ class Answer(Result):
 
     @property
     def usd_per_million(self) -> float | None:
-        """Cost of a million samples, pictures or requests in US dollars; None for a bound, and without a price."""
+        """Cost of a million samples, pictures or output tokens in US dollars; None for a bound, and without a price."""
         if self.price_usd_per_h is None or self.throughput_per_s is None or not self.is_forecast:
             return None
         return self.devices * self.price_usd_per_h / 3600 / self.throughput_per_s * 1e6

@@ -19,6 +19,7 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.engines.constants import engine_constants
 from paleo_lite.errors import BadValue, PaleoError
+from paleo_lite.reporting.page.sections import figures_of
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import mark_front
 from paleo_lite.serving.figures import FIGURES
@@ -61,6 +62,11 @@ def test_cost_is_price_over_tokens(serving: Serving) -> None:
     assert per_s is not None
     # 6.88 USD/h in the device's data file
     assert serving.figures["usd_per_million_output_tokens"].value == pytest.approx(6.88 / 3600 / per_s * 1e6)
+    answer = serving.to_dict()
+    assert answer["usd_per_million"] == pytest.approx(6.88 / 3600 / per_s * 1e6)
+    assert answer["usd_per_million_requests"] == pytest.approx(6.88 / 3600 / answer["throughput_per_s"] * 1e6)
+    costs = [figure for figure in figures_of(serving) if figure.name == "Cost"]
+    assert [figure.detail for figure in costs] == ["per million output tokens"]
 
 
 def test_an_overloaded_server_says_so_first(serving: Serving) -> None:

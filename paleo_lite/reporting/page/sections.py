@@ -65,7 +65,7 @@ def figures_of(result: Any) -> list[KeyFigure]:
     if answer.energy_j is not None:
         figures.append(KeyFigure("Energy of the devices", format_si(answer.energy_j, "J", 3), f"per {answer.time_of}"))
     if answer.usd_per_million is not None:
-        figures.append(KeyFigure("Cost", *cost_of_products(answer.usd_per_million, unit.removesuffix("s"))))
+        figures.append(KeyFigure("Cost", *cost_of_products(answer.usd_per_million, _PRICED[answer.time_of])))
     if answer.memory_bytes is not None:
         is_too_large = answer.fits is False
         detail = "of a device" if not is_too_large else "of a device: does not fit"
@@ -75,6 +75,9 @@ def figures_of(result: Any) -> list[KeyFigure]:
 
 _UNITS = {"step": "samples", "batch": "samples", "token": "tokens", "request": "requests"}
 """What is counted, by what the time of an answer refers to."""
+
+_PRICED = {"step": "sample", "batch": "sample", "token": "token", "request": "output token"}
+"""What has a price, by what the time of an answer refers to."""
 
 
 def _interval_of(answer: Answer) -> tuple[str, tuple[float, float, float] | None]:
