@@ -106,7 +106,7 @@ def _predict_count(question: Question) -> Prediction:
         notes=notes,
         # The remaining arguments need layers: `from_flops` rejects everything but their defaults.
         phase=question.phase,
-        execution=question.execution or default_execution(question.phase),
+        execution=question.execution or "eager",
         convention=question.convention,
         training=question.training,
         image_size=square_size(question.image_size, None),
@@ -166,7 +166,7 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
     from ..distributed.step_causes import learned_job
     from ..timing.training_options import TrainingOptions
 
-    execution = question.execution or default_execution(question.phase)
+    execution = question.execution or default_execution(question.phase, question.precision)
     # The model is that of PyTorch: stacks in blocks have kernels of their own, and no hosts of convolutional networks.
     stackless = structs.replace(question, execution=None, training=question.training or TrainingOptions())
     workload, machine, model = resolve_question(stackless, whole_board=question.asks_for_board)

@@ -70,7 +70,7 @@ def resolve_question(
 
         raise BadValue(f"a calibration from result files {NEEDS_KERNELS}")
     else:
-        execution = question.execution or default_execution(question.phase)
+        execution = question.execution or default_execution(question.phase, formats.precision)
         model = choose_model(
             machine.device,
             formats.precision,
@@ -172,9 +172,13 @@ def _choose_engine(
     return choose_engine(network, device, question.phase, precision, options, is_by_layers=is_by_layers or asks)
 
 
-def default_execution(phase: str) -> str:
-    """Return the execution of a phase for which none is given."""
-    return ENGINE if phase in GENERATION_PHASES else "eager"
+def default_execution(phase: str, precision: str) -> str:
+    """Return the execution of a phase for which none is given.
+
+    PyTorch has no convolutions in int8 on GPUs: such networks run in engines, TensorRT or ONNX Runtime.
+    """
+    is_of_engines = phase in GENERATION_PHASES or (phase == "inference" and precision == "int8")
+    return ENGINE if is_of_engines else "eager"
 
 
 def square_size(image_size: int | str | None, network: object) -> int | None:

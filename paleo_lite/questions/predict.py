@@ -110,7 +110,8 @@ class Predict(
         help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as "
         "NHWC); megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at "
         "inference folded (also batch norms folded into convolutions) and engine (fused as by an inference engine). "
-        "[default: eager; in prefill and decode the kernels of --engine, or engine where they are not known]",
+        "[default: eager; engine at inference in int8; in prefill and decode the kernels of --engine, or engine where "
+        "they are not known]",
     )  # fmt: skip
     engine: str | None = option(
         group=ENGINE_GROUP, is_common=True, type=ENGINES, metavar="NAME",

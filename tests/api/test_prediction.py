@@ -93,6 +93,15 @@ def test_tracing_needs_torch(monkeypatch) -> None:
         pl.trace(None)
 
 
+def test_int8_runs_in_an_engine_unless_asked_otherwise() -> None:
+    """PyTorch has no convolutions in int8 on GPUs, so that the bytes between unfused layers bound nothing."""
+    asked = {"gpu": "t4", "precision": "int8", "batch_size": 32}
+    usual, eager = pl.predict("resnet50", **asked), pl.predict("resnet50", **asked, execution="eager")
+    assert usual.to_dict() == pl.predict("resnet50", **asked, execution="engine").to_dict()
+    assert usual.bound_s < eager.bound_s
+    assert pl.predict("resnet50", gpu="t4", precision="fp16").execution == "eager"
+
+
 def test_scaling_needs_a_device() -> None:
     with pytest.raises(BadValue, match="give `--gpu`"):
         scaling("resnet50", workers=2, link="ethernet20")
