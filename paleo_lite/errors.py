@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from .text import clean_message
 
-_LISTED_AT_MOST = 12  # a longer list of valid names is not printed in full
+_LISTED_AT_MOST = 16  # a longer list of valid names is not printed in full
 
 
 class PaleoError(Exception):

@@ -33,7 +33,7 @@ ARGUMENTS = {
         ("K40M", ["p100", "k40m"], "k40m", "did you mean k40m?"),
         ("transformer", ["vgg16", "alexnet"], None, "valid names: alexnet, vgg16."),
         ("k80,K40m", ["k40m", "k80", "k40c"], None, "only one network is allowed here: use k80 or K40m."),
-        ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 valid names is similar."),
+        ("transformer", [f"vgg{n}" for n in range(17)], None, "none of the 17 valid names is similar."),
     ],
 )
 def test_unknown_name_lists_suggestions(name, known, near, sentence) -> None:

@@ -22,7 +22,11 @@ class RunFacts(Options):
         group=NETWORK_GROUP, metavar="ENGINE", help="Inference engine, where the files do not record it."
     )
     devices: int | None = option(
-        group=PARALLEL_GROUP, type=INTEGER, metavar="N", help="Number of devices, where the files do not record it."
+        group=PARALLEL_GROUP,
+        type=INTEGER,
+        metavar="N",
+        spellings=("--devices", "--workers"),
+        help="Number of devices, where the files do not record it.",
     )
     tensor: int | None = option(
         group=PARALLEL_GROUP, type=INTEGER, metavar="N", help="Tensor parallelism, where the files do not record it."

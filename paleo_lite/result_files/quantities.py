@@ -147,7 +147,7 @@ QUANTITIES: dict[str, RowKey] = {
         steps_per_s="steps/s",
         pictures_per_s="pictures/s",
     ),
-    **_figures("FLOP/s", flops_per_s="FLOP/s"),
+    **_figures("FLOP/s", flops_per_s="FLOP/s per device"),
     **_figures(
         "B/s",
         bytes_per_s="bandwidth",
