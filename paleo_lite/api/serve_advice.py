@@ -21,7 +21,7 @@ from ..serving.candidates import (
     Candidate,
     Criteria,
     DeploymentAdvice,
-    LeftOut,
+    NotSimulated,
     TooLarge,
     equal_to_best,
     prices_of,
@@ -216,7 +216,7 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
         )
     notes += whole_instances_notes(shown.rented)
     notes += _equal_notes(advice)
-    deployments: list[Candidate | TooLarge | LeftOut] = [*advice.candidates, *advice.too_large, *advice.left_out]
+    deployments: list[Candidate | TooLarge | NotSimulated] = [*advice.candidates, *advice.too_large, *advice.left_out]
     bounds = dict.fromkeys(deployment.gpu for deployment in deployments if not deployment.is_forecast)
     if bounds and any(deployment.is_forecast for deployment in deployments):
         notes.append(f"bounds from the data sheet are ranked after forecasts: {', '.join(bounds)}")

@@ -253,7 +253,7 @@ class TooLarge(msgspec.Struct, frozen=True):
     is_forecast: bool
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class NotSimulated(msgspec.Struct, frozen=True):
     """A deployment at a batch limit that is not simulated, as bounds show that it is neither shown nor on the front."""
 
     gpu: str
@@ -284,14 +284,16 @@ class DeploymentAdvice(msgspec.Struct, frozen=True):
     splits_estimated: int = 0  # pairs of pools that were estimated, of which the best are among the candidates
     devices: int | None = None  # number of devices that a recommendation may have; None without a limit
     too_large: tuple[TooLarge, ...] = ()  # deployments that were not simulated, as the rate needs more devices of them
-    left_out: tuple[LeftOut, ...] = ()  # deployments that were not simulated, as they are not among those of interest
+    left_out: tuple[
+        NotSimulated, ...
+    ] = ()  # deployments that were not simulated, as they are not among those of interest
 
 
 def prices_of(advice: DeploymentAdvice) -> list[PricedDevice]:
     """Return the prices of the devices of all candidates, with those of their pools of prompts."""
     pools = [pool for candidate in advice.candidates for pool in (candidate, candidate.prefill) if pool is not None]
     priced = [PricedDevice(pool.gpu, pool.price_usd_per_h, pool.price_cloud) for pool in pools]
-    others: list[TooLarge | LeftOut] = [*advice.too_large, *advice.left_out]
+    others: list[TooLarge | NotSimulated] = [*advice.too_large, *advice.left_out]
     return priced + [PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in others]
 
 

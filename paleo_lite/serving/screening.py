@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..errors import DoesNotFit
 from ..text import format_plural
-from .candidates import RANKINGS, SHOWN_CANDIDATES, Candidate, Criteria, LeftOut, TooLarge, within
+from .candidates import RANKINGS, SHOWN_CANDIDATES, Candidate, Criteria, NotSimulated, TooLarge, within
 from .requests import Demand
 from .slo import Objective
 from .splits import may_meet
@@ -210,11 +210,11 @@ def _describe(trial: LimitedPool) -> str:
     return f"{text}, at most {format_plural(trial.batch_limit, 'sequence')}"
 
 
-def left_out_of(trial: LimitedPool, bound: Bound) -> LeftOut:
+def left_out_of(trial: LimitedPool, bound: Bound) -> NotSimulated:
     """Return what answers say of a deployment that is not simulated."""
     deployment = trial.pool.deployment
     placed, listing = deployment.on_device, deployment.listing
-    return LeftOut(
+    return NotSimulated(
         gpu=placed.machine.device.id,
         weights=placed.workload.weights or placed.workload.precision,
         parallelism=placed.division.describe(),
