@@ -122,3 +122,33 @@ def test_no_circles() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"modules import each other in a circle: {' -> '.join(error.args[1])}")
+
+
+def modules_loaded(name: str) -> set[str]:
+    """Return the modules of the package that are imported with a module, those that functions import left out."""
+    paths = {names_of(path): path for path in PACKAGE.rglob("*.py")}
+    loaded, pending = set(), [name]
+    while pending:
+        module = pending.pop()
+        if module in loaded or module not in paths:
+            continue
+        loaded.add(module)
+        package = names_of(paths[module].parent / "__init__.py").split(".")
+        tree = nodes_of(paths[module])[0]
+        assert isinstance(tree, ast.Module)
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+                pending += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("name", "rooms"),
+    [("distributed.run", {"serving", "own_machines"}), ("calibration.store", {"result_files", "profiles"})],
+)
+def test_questions_load_no_rooms_without_need(name: str, rooms: set[str]) -> None:
+    """Training needs no engine, and a calibration no reader of result files, which cold starts would wait for."""
+    loaded = modules_loaded(f"paleo_lite.{name}")
+    assert len(loaded) > 20
+    assert not {module for module in loaded if module.split(".")[1:2] and module.split(".")[1] in rooms}

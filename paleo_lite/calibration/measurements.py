@@ -19,7 +19,6 @@ from ..files import NOT_TEXT, check_regular, file_exists
 from ..machines import Device, find_device
 from ..text import format_plural
 from ..units import PRECISION_BYTES
-from .power_logs import is_power_log, read_power_log
 from .prior import SOFTWARE
 
 COLUMNS = ("gpu", "network", "batch_size", "phase", "precision", "time_s")
@@ -109,6 +108,8 @@ def read_inputs(measured: str | os.PathLike[str] | Sequence[str | os.PathLike[st
     A log of power among the inputs belongs to the step of the CSV: BadValue if there is not one step that it could
     belong to. Raise BadFile as `read_measurements` and `read_power_log` do.
     """
+    from .power_logs import is_power_log, read_power_log  # with the readers of result files
+
     inputs = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
     measurements: list[Measurement] = []
     tables: list[Path] = []
@@ -263,6 +264,8 @@ def _parse_power(row: dict[str, str | None], path: Path, location: str) -> float
     if number and log:
         raise BadFile(f"{location}: both power_w and power_log: expected one of them")
     if log:
+        from .power_logs import read_power_log  # with the readers of result files
+
         return read_power_log(path.parent / log).busy_w()
     if not number:
         return None

@@ -70,14 +70,8 @@ def predict_generation_step(job: Job, topology: Topology, batch_size: int, setti
     return structs.replace(step, notes=(f"{', '.join(degrees)}, {sequences} per batch",))
 
 
-def flops_of_samples(job: Job, samples: int) -> float:
-    """Return the FLOPs of a pass of some samples on one device: of the kernels of an engine, else of the layers.
-
-    They are floats: those of many samples of a large network exceed 64-bit integers.
-    """
-    workload = job.workload
-    if workload.engine is None:
-        return float(workload.work.column("flops", workload.phase, samples).sum())
+def flops_of_kernels(job: Job, samples: int) -> float:
+    """Return the FLOPs of a pass of some samples on one device under an engine."""
     return job.cached(_iteration, ONE_DEVICE, samples).flops
 
 

@@ -15,7 +15,6 @@ import msgspec
 from ..counting import GENERATION_PHASES
 from ..timing.offload import HostTransfers, host_transfers, offload_note
 from .blocks import StageCost, uses_tuned_stack
-from .generation import predict_generation_step
 from .job import Job, Step
 from .links import Topology
 from .one_device import predict_alone
@@ -68,6 +67,8 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     configured.
     """
     if job.workload.phase in GENERATION_PHASES:
+        from .generation import predict_generation_step  # with engines, which training does not need
+
         return predict_generation_step(job, topology, batch_size, settings)
     if topology.workers == 1:
         factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)

@@ -12,7 +12,6 @@ import msgspec
 from ..architectures.network import Network, SequenceOptions
 from ..counting.kinds import is_attention, is_grouped_product
 from ..counting.work import MEGATRON
-from ..engines.placed import possible_divisions
 from ..errors import BadValue
 from ..text import format_plural, near_multiples
 from .links import Topology
@@ -122,6 +121,8 @@ def candidate_configs(
             devices = 2**power
             yield ParallelConfig(tensor=devices)
             if divides_parts and network.rebuild is not None:
+                from ..engines.placed import possible_divisions
+
                 layers = network.rebuild(SequenceOptions(phase="decode")).layers
                 for experts, groups in possible_divisions(layers, devices):
                     yield ParallelConfig(tensor=devices, expert=experts, attention_data=groups)

@@ -33,7 +33,6 @@ from .clusters import (
     data_sheet_case,
     parse_measured,
 )
-from .generation import generation_notes
 from .job import Job
 from .links import Topology
 from .one_device import stack_note
@@ -43,7 +42,6 @@ from .remedies import balance_note, fitting_note, larger_micro_batch_note
 from .request import ClusterRequest
 from .scale import predict_step, scale
 from .settings import ScaledBatch, Settings
-from .step_causes import learned_job
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
 
@@ -97,6 +95,8 @@ def predict_scaling(
     if evidence is not None:
         if request.measured:
             raise BadValue("give only one of `--measured` and a `--calibration` from result files")
+        from .step_causes import learned_job
+
         largest_topology = topology.with_workers(max(counts))
         job = learned_job(job, evidence, largest_topology, settings, batch.of_all(max(counts)), request.strategy)
     if request.measured:
@@ -369,6 +369,8 @@ def _collect_notes(
                 "efficiencies above 100%: in weak scaling a step of more devices has more sequences, and reads each "
                 "weight once for all of them"
             )
+        from .generation import generation_notes
+
         return [*notes, *generation_notes(job)]
     divides_blocks = STRATEGIES[request.strategy].divides_blocks or compares_configs
     model_notes = job.device_step(1 if divides_blocks else batch.size).model_notes

@@ -20,7 +20,6 @@ from ..timing.optimizers import OPTIMIZERS, resident_optimizer
 from ..timing.predicting import predict
 from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
-from .generation import flops_of_samples
 from .job import Job, Step, as_scalar
 from .links import Topology
 from .settings import InputSettings, ScaledBatch, Settings
@@ -67,7 +66,7 @@ def scale(
     available_bytes = usable_bytes(device)
     constants, has_experts = job.model.power_constants, workload.has_experts
     power = power_of(device, _relative_clock(job), constants=constants, has_experts=has_experts)
-    flops_of_one, flops_of_two = (flops_of_samples(job, samples) for samples in (1, 2))
+    flops_of_one, flops_of_two = (_flops_of_samples(job, samples) for samples in (1, 2))
     single_worker_step = predict_step(job, topology.with_workers(1), settings, batch.size, strategy, cluster)
     single_worker_per_s, baseline_notes = _single_worker_rate(
         job, single_worker_step, batch.size, settings, available_bytes
@@ -108,6 +107,19 @@ def scale(
         )
         rows.append(row)
     return rows if is_single_worker_feasible else relative_to_smallest_fitting(rows)
+
+
+def _flops_of_samples(job: Job, samples: int) -> float:
+    """Return the FLOPs of a pass of some samples on one device: of the kernels of an engine, else of the layers.
+
+    They are floats: those of many samples of a large network exceed 64-bit integers.
+    """
+    workload = job.workload
+    if workload.engine is None:
+        return float(workload.work.column("flops", workload.phase, samples).sum())
+    from .generation import flops_of_kernels  # of engines only, to keep the cold start of training fast
+
+    return flops_of_kernels(job, samples)
 
 
 def _power_in_step(
