@@ -149,9 +149,11 @@ def place_kernels(
     )
     engine_kernels = ENGINES[engine].kernels
     if engine_kernels is not None:
-        replaced = engine_kernels.expert_formats.get(generation_of(device), {})
+        generation = generation_of(device)
+        replaced = engine_kernels.expert_formats.get(generation, {})
+        quantising = engine_kernels.quantising.get(generation, ())
         experts = replaced.get(formats.experts, formats.experts)
-        formats = msgspec.structs.replace(formats, experts=experts, quantising=engine_kernels.quantising)
+        formats = msgspec.structs.replace(formats, experts=experts, quantising=quantising)
     return EngineKernels(EngineStep(device, name, formats, placement, constants), fusion, workload)
 
 

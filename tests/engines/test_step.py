@@ -308,28 +308,26 @@ def test_tiles_of_experts_have_the_rows_of_the_largest_possible_buffer(engine, r
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "projections"),
+    ("gpu", "engine", "precision", "products"),
     [
         # Norms and activations quantise, attention does not (vLLM, docs/design/fusions: `fuse_attn_quant` is off).
-        ("vllm", "fp8", ["QKV projection", "gate and up projection", "down projection"]),
-        ("vllm-0.7", "fp8", []),
-        (
-            "sglang",
-            "fp8",
-            [],
-        ),  # a kernel by itself before every product: https://github.com/sgl-project/sglang/issues/31504
-        ("vllm", "bf16", []),
+        ("h100-sxm", "vllm", "fp8", ["QKV projection", "gate and up projection", "down projection"]),
+        ("h100-sxm", "vllm", "bf16", []),
+        ("h100-sxm", "vllm-0.7", "fp8", []),
+        # Kernels by themselves: https://github.com/ROCm/vllm/pull/789, https://github.com/sgl-project/sglang/issues/31504
+        ("mi300x", "vllm", "fp8", []),
+        ("h100-sxm", "sglang", "fp8", []),
     ],
 )
-def test_vllm_quantises_to_fp8_in_the_kernel_before_a_product(engine, precision, projections) -> None:
-    workload, machine, model = resolve_question(Question("llama-3-8b", "h100-sxm", precision=precision, phase="decode"))
+def test_vllm_quantises_to_fp8_in_the_kernel_before_a_product(gpu, engine, precision, products) -> None:
+    workload, machine, model = resolve_question(Question("llama-3-8b", gpu, precision=precision, phase="decode"))
     placed = with_kernels(ModelOnDevice(workload, machine, model, None, "bf16"), engine, experts=1, attention_data=1)
     assert placed.kernels is not None
-    kernels = [counted.kernel for counted in placed.kernels.of_iteration("decode", 512)]
-    products = [kernel for kernel in kernels if isinstance(kernel, ProductKernel)]
-    load, step = Load.of_decoding(64.0, 512.0), placed.kernels.step
-    quantised = [product.name for product in products if step.product_sizes(product, load)["is_quantised"]]
-    assert quantised == projections
+    listed = [counted.kernel for counted in placed.kernels.of_iteration("decode", 512)]
+    kernels = [kernel for kernel in listed if isinstance(kernel, ProductKernel)]
+    formats = placed.kernels.step.formats
+    quantised = [kernel.name for kernel in kernels if formats.has_quantised_operand(kernel)]
+    assert quantised == products
 
 
 @pytest.mark.parametrize(("gpu", "factor"), [("a100-sxm-80gb", 2.9), ("h100-sxm", 1.0)])

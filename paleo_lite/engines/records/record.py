@@ -102,8 +102,8 @@ class Kernels(msgspec.Struct, frozen=True):
     # `paleo_lite.engines.kernel_formats.KERNEL_FORMATS`, by the generation of devices.
     expert_formats: dict[str, dict[str, str]] = {}
     # Pointwise kernels that quantise their results for the product that reads them, by their name in
-    # `paleo_lite.engines.blocks`, with the format of that product.
-    quantising: tuple[tuple[str, str], ...] = ()
+    # `paleo_lite.engines.blocks`, with the format of that product; by the generation of devices.
+    quantising: dict[str, tuple[tuple[str, str], ...]] = {}
     # Mode of the kernels that exchange tokens with experts in iterations with prompts, and in others (SGLang:
     # `--deepep-mode auto`; vLLM, expert parallel deployment: deepep_high_throughput and deepep_low_latency).
     prompt_exchange: Mode = "normal"

@@ -67,13 +67,18 @@ def draft_words(tokens: int, method: str, checkpoint: str = "", **others: Any) -
     return DraftWords(("--speculative-config", json.dumps(stated, separators=(",", ":"))))
 
 
+QUANTISING = (("norm", "fp8"), ("activation", "fp8"))
+"""Kernels into which the quantisation for a product is compiled, and its format."""
+
+
 VLLM_KERNELS = Kernels(
     engine="vllm",
     launches={"rotary embedding and cache": 2},  # rotary_embedding, then reshape_and_cache_flash
     # Inductor compiles the quantisation to fp8 (`QuantFP8`) into the norm or the activation before it. That of the
     # result of attention stays a kernel unless `fuse_attn_quant` is set. SGLang quantises before every product
-    # (https://github.com/sgl-project/sglang/issues/31504).
-    quantising=(("norm", "fp8"), ("activation", "fp8")),
+    # (https://github.com/sgl-project/sglang/issues/31504), and so do AMD's kernels of vLLM
+    # (https://github.com/ROCm/vllm/pull/789).
+    quantising=dict.fromkeys(("Ada 8", "Hopper 9", "Blackwell 10", "Blackwell 11", "Blackwell 12"), QUANTISING),
     sources=(
         "https://github.com/vllm-project/vllm/tree/main/vllm/v1/attention/backends",
         "https://github.com/vllm-project/vllm/pull/19830 (quantisation in fp8 is compiled)",
@@ -242,7 +247,7 @@ VLLM_0_7 = structs.replace(
     overhead_s=5e-3,
     overhead_range_s=(1e-3, 12e-3),
     is_host_fitted=False,
-    kernels=structs.replace(VLLM_KERNELS, quantising=()),  # nothing is compiled
+    kernels=structs.replace(VLLM_KERNELS, quantising={}),  # nothing is compiled
     mixes_whole_prompts=False,
     receive_option="--num-scheduler-steps",
     works_between_looks=False,
