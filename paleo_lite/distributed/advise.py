@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..counting.work import MEGATRON
 from ..errors import BadValue
+from ..text import format_plural
 from ..timing.budget import Budget
 from ..timing.memory import usable_bytes
 from ..units import format_si
@@ -125,14 +126,16 @@ def _compare_configs(
     """
     machines = topology.with_workers(workers)
     global_batch = batch.of_all(workers)
-    is_tuned = uses_tuned_stack(job, settings.parallel or ParallelConfig())
+    stated = dict(settings.stated)
     configs: Iterable[ParallelConfig] = [settings.parallel] if settings.parallel else []
     if settings.parallel is None:
-        configs = candidate_configs(job.workload.network, machines, is_tuned, job.workload.engine is not None)
+        is_tuned = uses_tuned_stack(job, ParallelConfig(execution=stated.get("execution", MEGATRON)))
+        candidates = candidate_configs(job.workload.network, machines, is_tuned, job.workload.engine is not None)
+        configs = _with_stated(candidates, stated)
     fitting, too_large = _fitting_configs(job, machines, global_batch, settings, configs)
     best_configs = fitting[: 2 * ADVISED_CONFIGS]
     other_stacks: list[ParallelConfig] = []
-    if settings.parallel is None and job.workload.phase == "training":
+    if settings.parallel is None and "execution" not in stated and job.workload.phase == "training":
         other_stacks = _other_stacks(best_configs[0])
 
     def predict_row(config: ParallelConfig) -> ScaleRow:
@@ -163,9 +166,27 @@ def _compare_configs(
     best = rows[0]
     why = (
         f"{best.strategy}: {best.exposed_s / best.time_s:.0%} of the step is exposed communication; "
-        f"the best of {len(fitting)} configurations that fit, {too_large} do not fit"
+        f"the best of {format_plural(len(fitting), 'configuration')} that fit{'s' if len(fitting) == 1 else ''}, "
+        f"{too_large} do not fit"
     )
     return StrategyAdvice(rows, why, {})
+
+
+def _with_stated(configs: Iterable[ParallelConfig], stated: Mapping[str, Any]) -> list[ParallelConfig]:
+    """Return configurations with the stated fields, each once; raise BadValue if none of them may have these."""
+    found: dict[ParallelConfig, None] = {}
+    reason: BadValue | None = None
+    for config in configs:
+        try:
+            changed = msgspec.structs.replace(config, **stated)
+            if "tensor" in stated and "sequence_parallel" not in stated:
+                changed = msgspec.structs.replace(changed, sequence_parallel=changed.tensor > 1)
+            found[changed] = None
+        except BadValue as error:
+            reason = error
+    if not found and reason is not None:
+        raise reason
+    return list(found)
 
 
 def _fitting_configs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
@@ -67,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True):
         Input pipeline of each node; None: devices never wait for samples.
     parallel : ParallelConfig or None
         Degrees of parallelism for the strategy ``3d``.
+    stated : tuple of (str, object)
+        Fields of `ParallelConfig` that every configuration has which advice compares.
     """
 
     collective: str | None = None
@@ -80,6 +83,7 @@ class Settings(msgspec.Struct, frozen=True):
     straggler_penalty: float = 0.0
     inputs: InputSettings | None = None
     parallel: ParallelConfig | None = None
+    stated: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if self.gradient_precision is not None:

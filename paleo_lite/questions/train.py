@@ -47,6 +47,7 @@ from .training_options import (
     IN_BLOCKS,
     REPLICATING,
     chooses_pytorch_experts,
+    compares_divisions,
     default_batch_size,
     divides_blocks,
     division_of,
@@ -105,7 +106,7 @@ class Train(
         group=PARALLEL_GROUP, is_common=True, is_single=True, type=Names("ranking", ".distributed.advise:RANKINGS"),
         metavar="time|joules", bare="time",
         help="Rank all strategies and collectives for one number of devices, by the time of a step or the joules of a "
-        "sample; without a value by time.",
+        "sample; without a value by time. What other options state of the division of blocks is kept.",
     )  # fmt: skip
     measured: tuple[str, ...] = option(
         (), group=MODEL_GROUP, is_repeatable=True, metavar="TEXT",
@@ -237,6 +238,7 @@ def _with_micro_batches(question: Train) -> Train:
     samples = size * (number or 1)
     is_of_several = _asks_for_devices(replace(question, micro_batch=None))
     replicates = (question.strategy or "data") in REPLICATING and not divides_blocks(question)
+    replicates = replicates and not compares_divisions(question)
     if is_of_several and not replicates and (divides_blocks(question) or has_blocks(question)):
         if (
             question.global_batch_size is not None

@@ -12,7 +12,16 @@ from ..errors import BadValue
 from .compare import FULL_PRECISION, check_network_options, default_optimizer, with_usual_precision
 from .option import command_words, documented_spelling, options_of
 from .records import settings_of
-from .training_options import IN_BLOCKS, default_batch_size, division_of, offload_of, replica_of, training_options
+from .training_options import (
+    IN_BLOCKS,
+    compares_divisions,
+    default_batch_size,
+    division_of,
+    offload_of,
+    replica_of,
+    stated_division,
+    training_options,
+)
 from .values import FIT
 
 if TYPE_CHECKING:
@@ -64,8 +73,8 @@ def advised_question(question: Any, best: ScaleRow) -> Any:
     schedule = settings_of(question.schedule)
     if config.virtual_stages > 1 and not config.layout:
         schedule["interleaved"] = config.virtual_stages
-    if config.tensor > 1:
-        communication["sequence-parallel"] = config.sequence_parallel
+    if config.sequence_parallel:
+        communication["sequence-parallel"] = True
     return replace(
         alone,
         strategy=config.sharding or SHARDING_OF_STAGE[config.zero_stage],
@@ -99,6 +108,8 @@ def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]
     from ..api.question import Question
 
     question = with_usual_precision(question, _device_of_topology(question))
+    if compares_divisions(question):
+        return _asked_of_divisions(question)
     strategy, parallel = division_of(question)
     if parallel is not None and parallel.micro_batches:
         question = replace(question, accumulation=None)
@@ -112,6 +123,26 @@ def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]
         question, question.network, batch_size=1, phase="training", training=training
     )
     return network_question, _request(question, strategy), _settings(question, parallel)
+
+
+def _asked_of_divisions(question: Any) -> tuple[Question, ClusterRequest, Settings]:
+    """Return what is asked where advice compares divisions of blocks, which have what the options state of them."""
+    from ..api.question import Question
+
+    stated = stated_division(question)
+    training = training_options(
+        replace(question, accumulation=None),
+        offload_of(question)[0],
+        is_in_blocks=True,
+        optimizer=default_optimizer(question),
+    )
+    if training is not None and training.gradient_release:
+        raise BadValue(_refusal_of_release(question))
+    network_question = Question.from_options(
+        replace(question, execution=None), question.network, batch_size=1, phase="training", training=training
+    )
+    settings = msgspec.structs.replace(_settings(question, None), stated=tuple(stated.items()))
+    return network_question, _request(question, "data"), settings
 
 
 def _refusal_of_release(question: Any) -> str:

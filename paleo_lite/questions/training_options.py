@@ -192,8 +192,50 @@ def _resolved_network(question: Any) -> Network:
     return resolve_network(question.network, square_size(question.image_size, question.network), question.inputs)
 
 
+def compares_divisions(question: Any) -> bool:
+    """Return whether advice compares divisions of the blocks of a network on several devices."""
+    return question.advise is not None and question.workers != 1 and _resolved_network(question).blocks > 0
+
+
+def stated_division(question: Any) -> dict[str, Any]:
+    """Return the fields of `ParallelConfig` that the options state, which advice then keeps."""
+    from ..distributed.parallel_config import SHARDINGS
+
+    _check_in_blocks(question)
+    name = question.strategy if "strategy" in question.given() else None
+    sharding = "ddp" if name == "data" else name
+    if sharding is not None and sharding not in SHARDINGS:
+        if sharding != IN_BLOCKS:
+            raise BadValue(
+                f"`--strategy {name}` divides layers, and `--advise` compares divisions of the blocks of "
+                f"{question.network}: leave one of them out"
+            )
+        sharding = None
+    fields = _parallel_fields(question, sharding)
+    if question.recompute == "none":
+        fields["recompute"] = "none"
+    if question.execution is not None:
+        fields["execution"] = question.execution
+    if question.accumulation is not None and question.micro_batch is None:
+        fields |= {"micro_batches": question.accumulation, "micro_batch_size": 1}  # the number determines the size
+    return fields
+
+
 def _parallel_config(question: Any, sharding: str | None) -> ParallelConfig | None:
     """Return how a network in blocks is divided; None if no option of it is given."""
+    fields = _parallel_fields(question, sharding)
+    if not fields:
+        return None
+    _check_in_blocks(question)
+    if question.accumulation is not None and question.micro_batch is None:
+        fields["micro_batches"] = question.accumulation
+    from ..distributed.parallel_config import ParallelConfig
+
+    return ParallelConfig(**fields)
+
+
+def _parallel_fields(question: Any, sharding: str | None) -> dict[str, Any]:
+    """Return the fields of `ParallelConfig` that options of networks in blocks state."""
     experts, schedule = settings_of(question.experts), settings_of(question.schedule)
     fields: dict[str, Any] = {
         "tensor": question.tensor,
@@ -217,15 +259,7 @@ def _parallel_config(question: Any, sharding: str | None) -> ParallelConfig | No
         "sharding": sharding,
         **_recompute_fields(question, sharding),
     }
-    fields = {field: value for field, value in fields.items() if value is not None}
-    if not fields:
-        return None
-    _check_in_blocks(question)
-    if question.accumulation is not None and question.micro_batch is None:
-        fields["micro_batches"] = question.accumulation
-    from ..distributed.parallel_config import ParallelConfig
-
-    return ParallelConfig(**fields)
+    return {field: value for field, value in fields.items() if value is not None}
 
 
 def _check_in_blocks(question: Any) -> None:

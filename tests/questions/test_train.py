@@ -14,10 +14,11 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.distributed.advise import _with_stated
 from paleo_lite.distributed.parallel_config import SHARDING_OF_STAGE, ParallelConfig
 from paleo_lite.errors import BadValue
 from paleo_lite.questions.train import _answer_one
-from paleo_lite.questions.train_cluster import advised_question
+from paleo_lite.questions.train_cluster import advised_question, asked_of_cluster
 from paleo_lite.questions.training_options import division_of
 from paleo_lite.reporting.predictions import prediction_page
 
@@ -86,6 +87,32 @@ def test_the_question_of_an_advised_division_has_this_division(config: ParallelC
     sharding = SHARDING_OF_STAGE[config.zero_stage]
     expected = msgspec.structs.replace(config, sharding=config.sharding or sharding, execution="megatron")
     assert division == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({}, {}),
+        ({"tensor": 2, "recompute": "full"}, {"tensor": 2, "recompute": "full"}),
+        ({"strategy": "ddp", "execution": "compiled"}, {"sharding": "ddp", "execution": "compiled"}),
+        ({"accumulation": 4}, {"micro_batches": 4, "micro_batch_size": 1}),
+        ({"micro_batch": 1, "recompute": "none"}, {"micro_batch_size": 1, "recompute": "none"}),
+    ],
+)
+def test_advice_keeps_what_is_stated_of_a_division(options: dict[str, Any], fields: dict[str, Any]) -> None:
+    """--recompute and --execution changed nothing, and --tensor left a single division to compare."""
+    question = pl.Train(**FOUR, advise="time", batch_size=8, **options)
+    _, _, settings = asked_of_cluster(question)
+    assert settings.parallel is None and dict(settings.stated) == fields
+    candidates = [ParallelConfig(), ParallelConfig(tensor=2, sequence_parallel=True), ParallelConfig(pipeline=2)]
+    found = _with_stated(candidates, fields)
+    assert all(getattr(config, name) == value for config in found for name, value in fields.items())
+    assert len(found) == len(set(found)) == (2 if "tensor" in fields else 3)
+
+
+def test_advice_on_blocks_has_no_strategies_of_layers() -> None:
+    with pytest.raises(BadValue, match="`--strategy pipeline-1f1b` divides layers, and `--advise` compares"):
+        pl.train(**FOUR, advise="time", strategy="pipeline-1f1b")
 
 
 @pytest.mark.parametrize("network", ["gpt2", "resnet18"])
