@@ -75,9 +75,12 @@ def advised_question(question: Any, best: ScaleRow) -> Any:
         schedule["interleaved"] = config.virtual_stages
     if config.sequence_parallel:
         communication["sequence-parallel"] = True
+    strategy = config.sharding
+    if not strategy:  # stage 1 is the default of networks in blocks, also of those that read no tokens
+        strategy = IN_BLOCKS if config.zero_stage == 1 else SHARDING_OF_STAGE[config.zero_stage]
     return replace(
         alone,
-        strategy=config.sharding or SHARDING_OF_STAGE[config.zero_stage],
+        strategy=strategy,
         tensor=config.tensor,
         pipeline=config.pipeline,
         context_parallel=config.context,
