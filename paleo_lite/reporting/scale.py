@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..distributed.scale import SMALLER_SINGLE_WORKER
 from ..distributed.strategies import STRATEGIES
 from ..distributed.table import ScaleRow, ScaleTable
 from ..result import LOWER_BOUND_FACT
@@ -85,10 +86,11 @@ def _site_of_run(site: SiteEnergy, steps: int) -> str:
 
 def _notes(table: ScaleTable) -> list[str]:
     """Return the notes; a note that several rows share is listed once, with the names of these rows."""
+    has_speed_ups = _has_speed_ups(table)
     notes = [("", note) for note in table.notes]
     for row in table.rows:
         name = row.strategy if table.why else _count_workers(row.workers)
-        notes += [(name, note) for note in row.notes]
+        notes += [(name, note) for note in row.notes if has_speed_ups or not note.startswith(SMALLER_SINGLE_WORKER)]
     notes += [("left out", f"{name}: {reason}") for name, reason in table.refused.items()]
     return join_notes(notes)
 
@@ -154,6 +156,12 @@ def _format_cost(usd: float) -> str:
     return f"{usd:,.0f}" if usd >= 10 else f"{usd:.3g}"
 
 
+def _has_speed_ups(table: ScaleTable) -> bool:
+    """Return whether rows have another baseline than themselves, and one of them fits into memory."""
+    compared = any(row.baseline_workers != row.workers or row.workers == 1 for row in table.rows)
+    return compared and any(row.fits is not False for row in table.rows)
+
+
 def _columns(table: ScaleTable) -> list[Column]:
     """Return the columns that apply to the phase and have a value in some row."""
     terms = _PHASE_TERMS[table.phase]
@@ -168,7 +176,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         hidden.add("input_s")
     if not table.is_forecast:
         hidden.add("bound_s")
-    if all(row.baseline_workers == row.workers != 1 for row in table.rows):  # no baseline to compare with
+    if not _has_speed_ups(table):
         hidden |= {"speedup", "efficiency"}
     if not any(row.collective for row in table.rows):
         hidden.add("collective")

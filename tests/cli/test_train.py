@@ -63,6 +63,13 @@ def test_advice():
     assert found["best"] in found["why"] and len(found["rows"]) == 8
 
 
+@pytest.mark.parametrize(("batch_size", "is_shown"), [("4096", False), ("32", True)])
+def test_what_does_not_fit_has_no_speed_up(batch_size: str, is_shown: bool) -> None:
+    """A speed-up over one worker that cannot run either is none of the headline, nor of the table."""
+    shown = run("train", "vgg16", "--gpu", "k80-die", "--link", "ethernet10", "--workers", "2,4", "-b", batch_size)
+    assert ("speed-up" in shown.output) == is_shown and ("does not fit into memory" in shown.output) != is_shown
+
+
 def test_advice_says_what_asks_for_the_best_row_alone() -> None:
     asked = ("resnet18", "--gpu", "a100-sxm-80gb", "--link", "ethernet10", "--workers", "2", "--batch-size", "1")
     found = answer("train", *asked, "--advise")
