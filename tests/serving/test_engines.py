@@ -94,6 +94,19 @@ def test_given_limits_replace_defaults() -> None:
     assert engine.overhead_range_s == (2e-3, 2e-3)
 
 
+def test_vllm_runs_no_more_sequences_than_an_iteration_has_tokens() -> None:
+    """`SchedulerConfig` raises "max_num_batched_tokens (512) must be greater than or equal to max_num_seqs (1024)".
+
+    Without `--max-num-seqs` `EngineArgs` takes `min(self.max_num_seqs, self.max_num_batched_tokens)`.
+    """
+    device = find_device("h100-sxm")
+    assert find_server("vllm", device, max_batched_tokens=512).max_sequences == 512
+    with pytest.raises(BadValue, match="`--max-sequences` 1,024 must be at most `--max-batched-tokens` 512"):
+        find_server("vllm", device, max_batched_tokens=512, max_sequences=1024)
+    assert find_server("vllm", device, max_batched_tokens=512, max_sequences=512).max_sequences == 512
+    assert find_server("tensorrt-llm", device, max_batched_tokens=512).max_sequences > 512
+
+
 def test_every_engine_names_its_sources() -> None:
     for engine in SERVERS.values():
         assert engine.sources and all("https://" in source for source in engine.sources)

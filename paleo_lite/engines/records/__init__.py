@@ -64,6 +64,13 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
         replacements["overhead_range_s"] = (replacements["overhead_s"], replacements["overhead_s"])
     device_limits = defaults.limits_on(device) if device is not None and defaults.limits_on is not None else {}
     server = structs.replace(defaults, **{**device_limits, **replacements})
+    if server.needs_token_per_sequence and server.max_sequences > server.max_batched_tokens:
+        if "max_sequences" in replacements:
+            raise BadValue(
+                f"{name} starts no server of more sequences than an iteration has tokens: `--max-sequences` "
+                f"{server.max_sequences:,} must be at most `--max-batched-tokens` {server.max_batched_tokens:,}"
+            )
+        server = structs.replace(server, max_sequences=server.max_batched_tokens)
     if not server.chunked_prefill and not server.mixes_whole_prompts:
         server = structs.replace(server, mixes_phases=False)
     if not server.works_between_looks and "overhead_s" not in replacements:

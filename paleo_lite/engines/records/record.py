@@ -247,6 +247,8 @@ class Server(Engine, frozen=True, kw_only=True):
 
     max_batched_tokens: int  # tokens per iteration, of prompts and of decoding sequences together
     max_sequences: int  # sequences that run at the same time
+    # Whether no more sequences may run than an iteration has tokens; where only the tokens are given, no more do.
+    needs_token_per_sequence: bool = False
     # Whether both limits, and the chunks of prompts, are those of each rank with attention data parallelism; otherwise
     # the ranks share them.
     limits_per_rank: bool

@@ -169,6 +169,8 @@ VLLM = Server(
     logit_bytes=15.4,
     max_batched_tokens=2048,
     max_sequences=256,
+    # `SchedulerConfig` refuses fewer tokens than sequences, and `EngineArgs` lowers the default of the latter.
+    needs_token_per_sequence=True,
     limits_per_rank=True,
     limits_on=limits_on,
     block_tokens=16,
