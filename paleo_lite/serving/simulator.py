@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+LEAST_TOGETHER = 32
+"""Iterations of one prompt from which they are taken in one step: only tiny chunks are so many."""
+
 
 def check_requests(traffic: Traffic, room: CacheRoom, prefix_hit_rate: float) -> None:
     """Raise DoesNotFit for the first request whose own tokens, without those it shares, the cache does not hold."""
@@ -350,6 +353,8 @@ class Replica:
         budget = self.round_tokens - decoding * drafted
         if engine.chunked_prefill:
             budget = min(budget, engine.chunked_prefill * times.pipeline)
+        if self._has_computed_part(budget, decoding):
+            return
         new_tokens = 0
         is_chunked, rank_of = engine.chunked_prefill > 0, self.rank_of
         chunks: list[tuple[int, int]] = []
@@ -394,6 +399,38 @@ class Replica:
             self._advance(1)
         for request in completed:
             self._start_decoding(request)
+
+    def _iterations_of_one_prompt(self, budget: int, decoding: int) -> int:
+        """Return the iterations in which all tokens for prompts go to the first one, up to the next event."""
+        _, computed, tokens = self.prompts[0]
+        iterations = (tokens - computed - 1) // budget if budget > 0 and self.engine.chunked_prefill else 0
+        if iterations < LEAST_TOGETHER or self.is_fed or self.rank_of or self.draft_length:
+            return 1
+        if decoding:
+            iterations = self._iterations_to_full_cache(min(iterations, self._iterations_to_finish()))
+        if self.arriving:
+            one_s = self._iteration_s(ScheduledTokens(decoding, self.cached_tokens, [(computed, computed + budget)]))
+            iterations = min(iterations, math.ceil((self.arriving[0][0] - self.now_s) / one_s))
+        return iterations
+
+    def _has_computed_part(self, budget: int, decoding: int) -> bool:
+        """Compute a part of the first prompt in many iterations, each at the time of the middle one; return if so."""
+        iterations = self._iterations_of_one_prompt(budget, decoding)
+        if iterations < LEAST_TOGETHER:
+            return False
+        prompt = self.prompts[0]
+        middle = prompt[1] + (iterations - 1) * budget // 2
+        prompt[1] += iterations * budget
+        self.log.computed_tokens += iterations * budget
+        cached_tokens = self.cached_tokens + 0.5 * decoding * (iterations - 1)
+        one_s = self._iteration_s(ScheduledTokens(decoding, cached_tokens, [(middle, middle + budget)]))
+        time_s = iterations * one_s + self.loading_s
+        self.loading_s = 0.0
+        self._pass_time(time_s, iterations, decoding)
+        if decoding:
+            self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(iterations) * time_s
+            self._advance(iterations)
+        return True
 
     def _run_decode_iterations(self) -> None:
         """Decode until the next event."""

@@ -307,6 +307,27 @@ def test_tensor_groups_use_the_fastest_link_of_the_device(deployment: Deployment
     assert group.workers == 4 and "nvlink4" in group.inside.name
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_many_chunks_of_a_prompt_take_as_long_together_as_one_by_one(
+    deployment: Deployment, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"max_batched_tokens": 8, "chunked_prefill": 8, "max_sequences": 4, "overhead_s": 0.0}
+    server = find_server(engine, deployment.on_device.machine.device, **limits)
+    deployment = msgspec.structs.replace(deployment, engine=server)
+    traffic = generate_traffic(Lengths(600, 200), Lengths(30, 10), count=12, rate_per_s=1.0)
+    _, together = run(deployment, traffic)
+    monkeypatch.setattr("paleo_lite.serving.simulator.LEAST_TOGETHER", 10**9)
+    other = generate_traffic(Lengths(600, 200), Lengths(30, 10), count=12, rate_per_s=1.0)
+    prepared = deployment.prepare(other)
+    one_by_one = simulate(other, prepared.tables, prepared.room, prepared.engine, answers=len(other))
+    assert together.finish_s == pytest.approx(one_by_one.finish_s, rel=1e-3)
+    assert together.first_token_s == pytest.approx(one_by_one.first_token_s, rel=1e-3)
+    for name in ("iterations", "computed_tokens", "peak_blocks", "preemptions"):
+        assert getattr(together, name) == getattr(one_by_one, name), name
+    assert together.cached_block_s == pytest.approx(one_by_one.cached_block_s, rel=1e-3)
+    assert len(together.progress) < len(one_by_one.progress) / 2
+
+
 def test_a_simulation_is_run_once(deployment: Deployment) -> None:
     """The same requests under the same conditions; other requests, limits or ends of the interval are simulated."""
     one, same, other = (
