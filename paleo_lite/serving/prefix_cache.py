@@ -14,8 +14,10 @@ usefully (vLLM, blog of 2026-01-08: its rates at several shares of hits are thos
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from ..errors import BadValue
@@ -62,10 +64,16 @@ def make_stores(settings: Mapping[str, float], devices: int) -> tuple[CacheStore
 
 
 class PrefixCache:
-    """Blocks of prompts by hash, and the requests that hold them."""
+    """Blocks of prompts by hash, and the requests that hold them.
 
-    def __init__(self) -> None:
-        self._holders: dict[int, int] = {}  # requests that hold a block, of blocks with any
+    Where every block has the same blocks before it in all prompts, those before one that is there are there, and those
+    before one that is held are held: who holds a block holds them, and gives them back, or keeps them, after it. What
+    is found is looked for by bisection then.
+    """
+
+    def __init__(self, *, is_chained: bool = False) -> None:
+        self.is_chained = is_chained  # whether every block has the same blocks before it
+        self._holders: dict[int, int] = {}  # requests that hold a block, of all blocks that are there
         self._unused: OrderedDict[int, None] = OrderedDict()  # blocks without a holder, the least recently used first
 
     @property
@@ -75,26 +83,31 @@ class PrefixCache:
 
     def count_found(self, hashes: Sequence[int]) -> int:
         """Return how many blocks a prompt finds: those before the first that is not there."""
-        for number, block in enumerate(hashes):
-            if block not in self._holders and block not in self._unused:
-                return number
-        return len(hashes)
+        holders = self._holders
+        if self.is_chained:
+            return bisect_left(hashes, True, key=lambda block: block not in holders)
+        return len(list(takewhile(holders.__contains__, hashes)))
 
-    def count_unused(self, hashes: Iterable[int]) -> int:
+    def count_unused(self, hashes: Sequence[int]) -> int:
         """Return how many of some blocks nobody holds, so that holding them takes room from new ones."""
-        return sum(block not in self._holders for block in hashes)
+        if self.is_chained:
+            return len(hashes) - bisect_left(hashes, True, key=lambda block: not self._holders.get(block))
+        holders = list(map(self._holders.get, hashes))
+        return holders.count(0) + holders.count(None)
 
     def hold(self, hashes: Iterable[int]) -> int:
         """Let a request hold blocks, which are there afterwards; return how many nobody held before."""
         newly_held = 0
         holders, unused = self._holders, self._unused
         for block in hashes:
-            if block in holders:
-                holders[block] += 1
+            number = holders.get(block)
+            if number:
+                holders[block] = number + 1
             else:
                 newly_held += 1
-                unused.pop(block, None)
                 holders[block] = 1
+                if number is not None:
+                    del unused[block]
         return newly_held
 
     def release(self, hashes: Sequence[int]) -> int:
@@ -102,17 +115,16 @@ class PrefixCache:
         unheld = 0
         holders, unused = self._holders, self._unused
         for block in reversed(hashes):
-            if holders[block] > 1:
-                holders[block] -= 1
-            else:
-                del holders[block]
+            number = holders[block] - 1
+            holders[block] = number
+            if not number:
                 unused[block] = None
                 unheld += 1
         return unheld
 
     def keep(self, block: int) -> None:
         """Keep a block that nobody holds, as the most recently used one."""
-        if block not in self._holders:
+        if not self._holders.setdefault(block, 0):
             self._unused[block] = None
             self._unused.move_to_end(block)
 
@@ -120,7 +132,8 @@ class PrefixCache:
         """Drop the least recently used blocks that nobody holds, until at most some of them are left."""
         unused = self._unused
         for _ in range(len(unused) - max(most, 0)):
-            unused.popitem(last=False)
+            block, _ = unused.popitem(last=False)
+            del self._holders[block]
 
 
 class Tier:
@@ -152,6 +165,7 @@ class BlocksOfRequests:
     def __init__(self, traffic: Traffic) -> None:
         assert traffic.hashes is not None
         self.hashed_tokens = traffic.hashed_tokens
+        self.is_chained = traffic.follows is not None  # those of sessions, not of any file
         # Only full blocks are found again.
         self.hashes = [
             hashes[: tokens // traffic.hashed_tokens]
@@ -178,7 +192,7 @@ class PrefixesOfRequests:
     """
 
     def __init__(self, blocks: BlocksOfRequests, block_tokens: int, tiers: Sequence[Tier] = ()) -> None:
-        self.cache = PrefixCache()
+        self.cache = PrefixCache(is_chained=blocks.is_chained)
         self.tiers = tiers  # what is below the device's memory, the fastest first
         self.load_s = 0.0  # seconds in which the prompts that were found last are read from the tiers
         self.hashes, self.answers, self.findable = blocks.hashes, blocks.answers, blocks.findable

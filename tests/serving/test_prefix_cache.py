@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 
 import msgspec
@@ -171,3 +172,30 @@ def test_a_waiting_request_without_room_is_looked_up_once(
     outcomes = msgspec.structs.replace(fleet, room=room).run(traffic)
     preemptions = sum(outcome.preemptions for outcome in outcomes)
     assert len(looks) < 3 * (40 + preemptions)
+
+
+def test_bisection_finds_what_looking_at_each_block_finds() -> None:
+    """Two sessions of a common beginning, whose requests begin, end and keep their answers in any order."""
+    generator = random.Random(0)
+    chains = [[*range(6), *range(100 * number, 100 * number + 20)] for number in (1, 2)]
+    bisecting, looking = PrefixCache(is_chained=True), PrefixCache()
+    held: list[list[int]] = []
+    for _ in range(400):
+        chain = generator.choice(chains)
+        prompt = chain[: generator.randrange(1, len(chain))]
+        found_blocks = looking.count_found(prompt)
+        assert bisecting.count_found(prompt) == found_blocks
+        assert bisecting.count_unused(prompt[:found_blocks]) == looking.count_unused(prompt[:found_blocks])
+        ends = held and generator.random() < 0.5
+        ending = held.pop(generator.randrange(len(held))) if ends else []
+        answer = next((chain[len(ending) : len(ending) + 3] for chain in chains if chain[: len(ending)] == ending), [])
+        most = generator.randrange(30)
+        for cache in (bisecting, looking):
+            if ends:
+                for block in reversed(answer):
+                    cache.keep(block)
+                cache.release(ending)
+            else:
+                cache.hold(prompt)
+            cache.evict(most)
+        held += [] if ends else [prompt]
