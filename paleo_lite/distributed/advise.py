@@ -236,10 +236,16 @@ def _describe_for_megatron(
 
 
 def _other_stacks(config: ParallelConfig) -> list[ParallelConfig]:
-    """Return a configuration with each of the other software stacks."""
-    return [
-        msgspec.structs.replace(config, execution=execution) for execution in STACKS if execution != config.execution
-    ]
+    """Return a configuration with each of the other software stacks that may have it."""
+    others = []
+    for execution in STACKS:
+        try:
+            changed = msgspec.structs.replace(config, execution=execution)
+        except BadValue:  # kernels of experts, or modules to recompute, that the stack lacks
+            continue
+        if changed != config:
+            others.append(changed)
+    return others
 
 
 def _rank(rows: list[ScaleRow]) -> list[ScaleRow]:

@@ -214,8 +214,9 @@ def stated_division(question: Any) -> dict[str, Any]:
     fields = _parallel_fields(question, sharding)
     if question.recompute == "none":
         fields["recompute"] = "none"
-    if question.execution is not None:
-        fields["execution"] = question.execution
+    for name in ("execution", "attention"):
+        if getattr(question, name) is not None:
+            fields[name] = getattr(question, name)
     if question.accumulation is not None and question.micro_batch is None:
         fields |= {"micro_batches": question.accumulation, "micro_batch_size": 1}  # the number determines the size
     return fields

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.distributed.advise import _with_stated
+from paleo_lite.distributed.advise import _other_stacks, _with_stated
 from paleo_lite.distributed.parallel_config import SHARDING_OF_STAGE, ParallelConfig
 from paleo_lite.errors import BadValue
 from paleo_lite.questions.train import _answer_one
@@ -97,6 +97,7 @@ def test_the_question_of_an_advised_division_has_this_division(config: ParallelC
         ({"strategy": "ddp", "execution": "compiled"}, {"sharding": "ddp", "execution": "compiled"}),
         ({"accumulation": 4}, {"micro_batches": 4, "micro_batch_size": 1}),
         ({"micro_batch": 1, "recompute": "none"}, {"micro_batch_size": 1, "recompute": "none"}),
+        ({"training_settings": {"attention": "eager"}}, {"attention": "eager"}),
     ],
 )
 def test_advice_keeps_what_is_stated_of_a_division(options: dict[str, Any], fields: dict[str, Any]) -> None:
@@ -108,6 +109,13 @@ def test_advice_keeps_what_is_stated_of_a_division(options: dict[str, Any], fiel
     found = _with_stated(candidates, fields)
     assert all(getattr(config, name) == value for config in found for name, value in fields.items())
     assert len(found) == len(set(found)) == (2 if "tensor" in fields else 3)
+
+
+def test_advice_tries_the_stacks_that_may_have_a_division() -> None:
+    """Separate kernels of experts are Megatron-LM's alone, as modules to recompute are."""
+    plain, separate = ParallelConfig(), ParallelConfig(expert_kernels="separate")
+    assert [config.execution for config in _other_stacks(plain)] == ["compiled", "eager"]
+    assert _other_stacks(separate) == []
 
 
 def test_advice_on_blocks_has_no_strategies_of_layers() -> None:
