@@ -119,6 +119,7 @@ def test_a_comparison_has_a_chart() -> None:
     found = compare("llama-3-8b", gpu=["h100-sxm", "l40s"], rate=1)
     drawn = serving_chart(found).to_dict()
     assert drawn["title"]["text"] == "h100-sxm answers fastest"
+    assert f"llama-3-8b, vllm, {found.answers[0].traffic}" in drawn["title"]["subtitle"]
     tokens, saturation = (panel["data"]["values"] for panel in drawn["vconcat"][1:])
     for mark, row in zip(tokens, found.rows, strict=True):
         figures = [1e3 * row[f"tpot_p50_s{end}"] for end in ("_low", "", "_high")]

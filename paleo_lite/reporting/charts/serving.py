@@ -119,9 +119,12 @@ def _comparison_chart(result: Comparison) -> Any:
         if figures:
             panels.append(_figures_panel(alt, figures, text, is_time=name != "saturation_requests_per_s"))
     found = dict(conclusions(result))
-    traffics = dict.fromkeys(answer.traffic for answer in result.answers)
+    common: list[str] = []
+    for name in ("network", "gpu_name", "engine", "traffic"):
+        values = {getattr(answer, name) for answer in result.answers}
+        common += values if len(values) == 1 else ()
     subtitle = [f"{name}: {text}" for name, text in found.items()]
-    subtitle += [*(traffics if len(traffics) == 1 else ()), _LEGEND]
+    subtitle += [", ".join(common), _LEGEND] if common else [_LEGEND]
     heading = "Servers side by side"
     if "fastest" in found:
         heading = f"{found['fastest'].rpartition(': ')[0]} answers fastest"
