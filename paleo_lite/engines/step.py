@@ -259,8 +259,8 @@ class EngineStep:
         cells: dict[tuple[str, str], list[CountedKernel]] = {}
         for counted in kernels:
             cells.setdefault(self.cell_of(counted.kernel), []).append(counted)
-        served = self.constants.served_deviation(self.device)
-        if served is not None and all(map(_was_served, cells)):
+        served = self._served_deviation(kernels)
+        if served is not None:
             return np.full(np.shape(self.total_s(kernels, load)), served**2)[()]
         total, variance = 0.0, 0.0
         for cell, members in cells.items():
@@ -278,6 +278,13 @@ class EngineStep:
             total, variance = total + expected, variance + squares
         return variance / np.maximum(total, 1e-30) ** 2
 
+    def _served_deviation(self, kernels: Sequence[CountedKernel]) -> float | None:
+        """Return the deviation of a step of a server where steps were measured instead of kernels; else None."""
+        served = self.constants.served_deviation(self.device)
+        if served is None or not all(_was_served(self.cell_of(counted.kernel)) for counted in kernels):
+            return None
+        return served
+
     def relative_interval(self, kernels: Sequence[CountedKernel], load: Load) -> tuple[Any, Any]:
         """Return the ends of the 90% interval of the seconds of an iteration, relative to them."""
         deviation = self.deviation(kernels, load)
@@ -289,7 +296,9 @@ class EngineStep:
         What measured servers leave of it depends on the causes of the time that is asked for, of which an iteration is
         a part: see `EngineConstants.learned`.
         """
-        of_server = self.constants.server_variance(has_experts=have_experts(kernels))
+        spread = self.constants.spread if have_experts(kernels) else self.constants.dense_spread
+        # The deviation of measured steps contains what kernels do not explain of one.
+        of_server = spread.variance if self._served_deviation(kernels) is None else spread.source**2
         return np.sqrt(self.variance(kernels, load) + of_server)
 
     @cached_property
