@@ -13,6 +13,7 @@ from ..errors import BadValue
 from ..machines.prices import choose_price
 from ..reinforcement.answer import RlAnswer, RlTotals
 from ..reinforcement.settings import Described, settings_text
+from ..reinforcement.step import OF_TRAINER
 from ..reinforcement.weights import has_host_link
 from ..timing import describe_model
 from ..timing.activity import Activity
@@ -175,15 +176,31 @@ def _bound_s(predicted: Predicted) -> float:
 
 
 def _activity(predicted: Predicted) -> Activity:
-    """Return what a device does in a step on average: decoding, and the passes over its part of the samples."""
-    setup, devices, job = predicted.setup, predicted.devices, predicted.job
+    """Return what a device does in a step on average: decoding, the passes over its part of the samples, and waiting.
+
+    The passes fill the time of their phases at most. In what is left of the step the device waits, for the other side
+    or for the host.
+    """
+    setup, devices, job, phases = predicted.setup, predicted.devices, predicted.job, predicted.step.phases
     alone = predict(job.workload.with_changes(batch_size=1), job.machine, job.model)
     forwards = setup.has_old_log_probs + setup.has_reference
     passes = (1 + setup.algorithm.has_critic) * (1 + forwards / 3)
-    activity = alone.activity.times(passes * predicted.question.samples / devices.total)
-    if predicted.parts.rollouts is None:
-        return activity
-    return activity.plus(predicted.parts.rollouts.activity.times(devices.rollouts / devices.total))
+    training_s = sum(phases.get(name, 0.0) for name in OF_TRAINER) * devices.trainer / devices.total
+    activity = _within(alone.activity.times(passes * predicted.question.samples / devices.total), training_s)
+    generation_s = 0.0
+    if predicted.parts.rollouts is not None:
+        share = devices.rollouts / devices.total
+        generation_s = share * phases["generation"]
+        # Rollouts of several steps at a time share the iterations that those of one step have for themselves.
+        activity = activity.plus(_within(predicted.parts.rollouts.activity.times(share), generation_s))
+    waiting_s = max(predicted.step.time_s - training_s - generation_s, 0.0)
+    return activity.plus(Activity(offloaded_s=waiting_s))
+
+
+def _within(activity: Activity, time_s: float) -> Activity:
+    """Return an activity that takes a time at most."""
+    active_s = float(activity.arithmetic_s + activity.memory_s + activity.links_s)
+    return activity.times(min(1.0, time_s / active_s)) if active_s else activity
 
 
 def _notes(predicted: Predicted) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.questions.option import options_of
 from paleo_lite.questions.rl_options import Rl
+from paleo_lite.reinforcement.step import OF_TRAINER
 
 SMALL = {
     "network": "qwen3-0.6b", "gpu": "h100-sxm", "workers": 8, "prompts": 16, "samples_per_prompt": 8,
@@ -255,3 +256,14 @@ def test_eager_attention_needs_the_weights_of_the_longest_sample() -> None:
     asked = {"max_tokens": 4196, "micro_batch": 1, "recompute": "none"}
     eager, fused = (ask(attention=name, **asked).trainer_bytes for name in ("eager", "flash2"))
     assert eager - fused == pytest.approx(28 * 2 * (16 * 4196**2 - 2048 * 4196), rel=0.03)
+
+
+def test_devices_draw_no_more_than_their_limit_while_they_work() -> None:
+    """In asynchronous steps trainers and engines work a part of the time, and wait at a few watts in the rest."""
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "workers": 16, "rollout_workers": 8, "steps_off": 2}
+    found = pl.rl("qwen3-8b", **asked, prompts=32, samples_per_prompt=8, response_tokens=2000, max_tokens=8192)
+    trainer_s = sum(found.phases.get(name, 0.0) for name in OF_TRAINER)
+    working_s = 8 * trainer_s + 8 * found.phases["generation"]
+    waiting_s = 16 * found.time_s - working_s
+    assert found.power is not None and found.energy_j is not None and waiting_s > 0
+    assert found.energy_j <= 700 * working_s + found.power.idle_w * waiting_s
