@@ -308,6 +308,8 @@ def select_measurements(
     """Return the measurements of a device in a precision, under any of its names; CalibrationFailed without any."""
     device_ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
     selected = [step for step in measurements if device_ids[step.gpu] == device.id and step.precision == precision]
+    if not measurements:
+        raise CalibrationFailed(f"there are no measurements to fit {device.id} in {precision} to: give a file of them")
     if not selected:
         available = ", ".join(sorted({f"{step.gpu} {step.precision}" for step in measurements}))
         raise CalibrationFailed(

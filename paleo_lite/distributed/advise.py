@@ -268,19 +268,19 @@ def rank_by_energy(advice: StrategyAdvice) -> StrategyAdvice:
 
     Raise BadValue if the power of the devices is unknown.
     """
-    fastest = advice.rows[0]
+    usual = advice.rows[0]
     if any(row.energy_per_sample_j is None for row in advice.rows):
         raise BadValue("`--advise joules` needs devices of a known power: give `--advise time`")
     rows = sorted(advice.rows, key=lambda row: (not row.fits, row.energy_per_sample_j))
     best = rows[0]
-    if best is fastest:
+    if best is usual:
         return StrategyAdvice(rows, f"{advice.why}; it needs the least energy, too", advice.refused)
-    assert best.energy_per_sample_j is not None and fastest.energy_per_sample_j is not None
-    saved = 1 - best.energy_per_sample_j / fastest.energy_per_sample_j
-    slower = best.time_s / fastest.time_s - 1
+    assert best.energy_per_sample_j is not None and usual.energy_per_sample_j is not None
+    saved = 1 - best.energy_per_sample_j / usual.energy_per_sample_j
+    difference = usual.time_s / best.time_s - 1  # of two equal within the uncertainty the simpler one is usual
     why = (
         f"{best.strategy}: {format_si(best.energy_per_sample_j, 'J', 3)} per sample, {saved:.1%} less than "
-        f"{fastest.strategy}, which is {slower:.1%} faster"
+        f"{usual.strategy}, which takes {abs(difference):.1%} {'more' if difference > 0 else 'less'} time"
     )
     return StrategyAdvice(rows, why, advice.refused)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..text import format_plural
 from .findings import Findings, ResultFormat
 from .log_heads import facts_by_name, read_arguments, value_of
 from .text import find_lines, mean, ratio, to_number
@@ -245,7 +246,9 @@ def _without_warm_up(logged: list[_Step]) -> tuple[list[_Step], list[str]]:
         doubts.append("in all iterations the update was skipped (the loss overflowed): the step lacks it")
         counted = logged
     elif len(counted) < len(logged):
-        doubts.append(f"{len(logged) - len(counted)} iterations without an update are left out")
+        skipped = len(logged) - len(counted)
+        lines = f"{format_plural(skipped, 'line')} of iterations without an update"
+        doubts.append(f"{lines} {'is' if skipped == 1 else 'are'} left out")
     first = counted[0].number
     later = [step for step in counted if step.number >= first + _WARM_UP] if first <= 1 else counted
     if later:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..units import format_si
 from .findings import Findings, ResultFormat
 from .text import all_lines, ratio, to_number
 
@@ -23,6 +24,7 @@ _VERSION = re.compile(r"# nccl-tests version (\S+)|# rccl-tests: Version (\S+)")
 _LIBRARY = re.compile(r"[nr]ccl-library=(\d{1,15})|NCCL version (\S+)|RCCL version (\S+)")
 _US, _GB = 1e-6, 1e9
 _SMALL_BYTES, _FEW_DEVICES, _SLOW_S = 64, 16, 45e-6
+_LEAST_CHECKED_BYTES_PER_S, _TOLERATED_BANDWIDTH = 1e9, 0.05
 
 _BUS_FACTORS: dict[str, Callable[[float], float]] = {
     "all_reduce": lambda devices: 2 * (devices - 1) / devices,
@@ -86,6 +88,7 @@ def read_log(path: Path, findings: Findings) -> None:
         findings.doubt(f"{wrong:,.0f} values were wrong: do not use this run")
     _name_operation(findings)
     _doubt_latency(findings)
+    _doubt_bandwidth(findings)
     findings.doubt("one collective at a time, on idle devices: in a training step they share links with each other")
 
 
@@ -117,6 +120,21 @@ def _doubt_latency(findings: Findings) -> None:
             f"the smallest messages take {1e6 * min(small):.0f} µs, where 10 to 40 µs are usual: a plug-in of the "
             "network may be missing, or another transport was used"
         )
+
+
+def _doubt_bandwidth(findings: Findings) -> None:
+    """Doubt rows whose algorithm bandwidth is not their bytes over their time, as nccl-tests' PERFORMANCE.md says."""
+    for reading in findings.readings:
+        size, time_s, stated = (reading.values.get(name) for name in ("bytes", "time_s", "algorithm_bytes_per_s"))
+        computed = ratio(size, time_s)
+        # The time has a resolution of 10 ns, and the bandwidth one of 10 MB/s.
+        if not (computed and stated) or min(computed, stated) < _LEAST_CHECKED_BYTES_PER_S:
+            continue
+        if abs(computed / stated - 1) > _TOLERATED_BANDWIDTH:
+            findings.doubt(
+                f"{format_si(size, 'B')} in {format_si(time_s, 's')} are {format_si(computed, 'B/s', 3)}, and the "
+                f"algorithm bandwidth is given as {format_si(stated, 'B/s', 3)}: one of them is wrong"
+            )
 
 
 def _add_row(row: re.Match[str], table: _Table, before: int, best: dict[str, float], findings: Findings) -> float:

@@ -71,6 +71,10 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     row_doubts += _doubts_of(values, at_once)
     if requests is not None and requests_asked is not None and requests > requests_asked:
         row_doubts.append(f"{requests:,g} requests were answered, and {requests_asked:,g} were to be sent: {_IS_WRONG}")
+    elif requests == 0:
+        row_doubts.append("no request was answered, so that no figure of the file can have been measured")
+    elif requests is not None and requests_asked is not None and not values.get("failed") and requests < requests_asked:
+        row_doubts.append(f"{requests_asked - requests:,g} of {requests_asked:,g} requests were not answered")
     contradictions = _contradictions(values) if wrong is None else [wrong, *_contradictions(values)]
     row_doubts += [contradiction.sentence for contradiction in contradictions]
     contradicted = dict.fromkeys(name for contradiction in contradictions for name in contradiction.figures)

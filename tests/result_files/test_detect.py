@@ -379,6 +379,8 @@ def test_every_published_file_is_recognised() -> None:
             {"num_prompts": 60},
             "100 requests were answered, and 60 were to be sent: one of them is wrong",
         ),
+        ({"num_prompts": 400}, "300 of 400 requests were not answered"),
+        ({"completed": 0}, "no request was answered, so that no figure of the file can have been measured"),
         (
             {"max_concurrency": 8},
             "the mean concurrency is 10, above the 8 asked: the times of requests or their number are wrong",
@@ -531,6 +533,19 @@ def test_rows_of_nccl_tests_in_a_page_have_labels_of_srun(tmp_path: Path) -> Non
     )
     (row,) = read_result(path).readings
     assert (row.values["bytes"], row.values["bus_bytes_per_s"]) == (2147483648, 186.03e9)
+
+
+@pytest.mark.parametrize(("algorithm", "is_wrong"), [("198.43", False), ("23.34", True)])
+def test_the_algorithm_bandwidth_of_nccl_tests_is_bytes_over_time(
+    tmp_path: Path, algorithm: str, is_wrong: bool
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        f"  2147483648      33554432     float    none      -1    10822  {algorithm}  186.03    N/A\n"
+    )
+    said = "2.147 GB in 10.82 ms are 198 GB/s, and the algorithm bandwidth is given as 23.3 GB/s: one of them is wrong"
+    assert (said in read_result(path).doubts) == is_wrong
 
 
 OVERVIEW = """\
