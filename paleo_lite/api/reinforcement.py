@@ -28,7 +28,7 @@ from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
-from ..reinforcement.trainer import Batching, LongestMicroBatch, TrainerTimes, time_trainer
+from ..reinforcement.trainer import Batching, LargestMicroBatch, TrainerTimes, time_trainer
 from ..reinforcement.weights import WeightTransfer, has_host_link, swap_s, transfer_weights
 from ..serving.cache import NoCacheRoom
 from ..serving.deployment import Deployment
@@ -268,8 +268,10 @@ def time_trainer_of(
         micro_batches = max(len(tokens) // (question.updates_per_step * replicas * size), 1)
         settings = Settings(parallel=parallel)
         job = learned_job(job, evidence, topology, settings, replicas * micro_batches * size, PARALLEL_3D)
-    longest = LongestMicroBatch(jobs.longest, longest_size)
-    return time_trainer(job, topology, parallel, batching, longest, constants)
+    largest = LargestMicroBatch(jobs.longest, longest_size)
+    if size * tokens.mean() > longest_size * longest_tokens(question):  # short samples may fill more of a micro-batch
+        largest = LargestMicroBatch(jobs.mean, size)
+    return time_trainer(job, topology, parallel, batching, largest, constants)
 
 
 def describe_evidence(question: Rl, devices: Devices, job: Job, deployment: Deployment | None) -> list[str]:

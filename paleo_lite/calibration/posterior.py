@@ -57,7 +57,7 @@ COMMANDS = {
     "local": "`local` or `serve --engine llama.cpp`",
     "train": "`train` or `rl`",
     "picture": "`diffusion`",
-    "link": "`train`, `rl` or `serve --tensor`",
+    "link": "`train --workers`, `rl` or `serve --tensor`",
     "power": "any command that prints watts",
 }
 """Commands that take the evidence of each kind."""

@@ -43,8 +43,8 @@ class Batching(NamedTuple):
     is_balanced: bool  # whether ranks get equal numbers of tokens
 
 
-class LongestMicroBatch(NamedTuple):
-    """The micro-batch of a step that may need most memory: samples that all have the longest possible length."""
+class LargestMicroBatch(NamedTuple):
+    """The micro-batch of a step that may need most memory: samples of one length, mostly the longest possible."""
 
     job: Job  # whose workload has a sequence of that length
     samples: int
@@ -70,17 +70,17 @@ def time_trainer(
     topology: Topology,
     parallel: ParallelConfig,
     batching: Batching,
-    longest: LongestMicroBatch,
+    largest: LargestMicroBatch,
     constants: RlConstants,
 ) -> TrainerTimes:
     """Return the times of the trainer on all devices of a topology.
 
-    The workload of the job has sequences of the mean length of the samples. The stack recomputes as much as the longest
+    The workload of the job has sequences of the mean length of the samples. The stack recomputes as much as the largest
     micro-batch requires. Raise BadValue if the devices cannot be divided so.
     """
     cluster = ClusterScores.uniform(EXPECTED)
     topology, settings = cluster_prior().cluster_at(cluster, topology, Settings(parallel=parallel))
-    longest_bytes, recomputation = _longest_memory(longest, topology, settings)
+    largest_bytes, recomputation = _largest_memory(largest, topology, settings)
     parallel = msgspec.structs.replace(parallel, **recomputation)
     settings = msgspec.structs.replace(settings, parallel=parallel)
     replicas = max(topology.workers // parallel.devices_per_replica, 1)
@@ -103,7 +103,7 @@ def time_trainer(
         update_s=float((passes_s * factor + once_s) * batching.updates),
         imbalance=float(imbalance * batch_size / per_update),  # over equal shares of the samples, not of the places
         bubble_share=float(1 - micro_batches / slots),
-        memory_bytes=max(float(step.memory_bytes or 0.0), longest_bytes),
+        memory_bytes=max(float(step.memory_bytes or 0.0), largest_bytes),
         parameter_bytes=parameter_bytes,
         optimizer_bytes=optimizer_bytes,
         micro_batches=micro_batches,
@@ -112,16 +112,16 @@ def time_trainer(
     )
 
 
-def _longest_memory(longest: LongestMicroBatch, topology: Topology, settings: Settings) -> tuple[float, dict[str, Any]]:
-    """Return the peak memory of a device with the longest micro-batch, and the recomputation of its plan."""
+def _largest_memory(largest: LargestMicroBatch, topology: Topology, settings: Settings) -> tuple[float, dict[str, Any]]:
+    """Return the peak memory of a device with the largest micro-batch, and the recomputation of its plan."""
     parallel = settings.parallel or ParallelConfig()
-    parallel = msgspec.structs.replace(parallel, micro_batch_size=longest.samples)
+    parallel = msgspec.structs.replace(parallel, micro_batch_size=largest.samples)
     replicas = max(topology.workers // parallel.devices_per_replica, 1)
     # A stage of a pipeline stores no more micro-batches than there are stages.
-    batch_size = replicas * longest.samples * parallel.pipeline
+    batch_size = replicas * largest.samples * parallel.pipeline
     settings = msgspec.structs.replace(settings, parallel=parallel)
-    plan = plan_step(longest.job, topology, batch_size, settings)
-    step = train_3d_parallel(longest.job, topology, batch_size, settings)
+    plan = plan_step(largest.job, topology, batch_size, settings)
+    step = train_3d_parallel(largest.job, topology, batch_size, settings)
     assert step.memory_bytes is not None
     names = ("recompute", "recompute_modules", "recompute_every", "offloaded_share")
     return float(step.memory_bytes), {name: getattr(plan.config, name) for name in names}

@@ -184,7 +184,7 @@ def test_collectives_calibrate_the_links_of_training_and_serving(tmp_path: Path)
         f"all-reduce of {size:,} bytes, 8 devices" for size in (2**20, 2**26, 2**33)
     ]
     assert {(row.traits["link"], row.traits["device"]) for row in found.observations} == {("nvlink4-x18", "h100-sxm")}
-    assert "use it with `train`, `rl` or `serve --tensor`" in found.uses
+    assert "use it with `train --workers`, `rl` or `serve --tensor`" in found.uses
     assert found.document().facts[0] == ("devices", "h100-sxm")
     asked: dict[str, Any] = {"gpu": "h100-sxm", "workers": 8, "sequence_length": 1024, "precision": "bf16"}
     shipped, moved = (

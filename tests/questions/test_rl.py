@@ -267,3 +267,9 @@ def test_devices_draw_no_more_than_their_limit_while_they_work() -> None:
     waiting_s = 16 * found.time_s - working_s
     assert found.power is not None and found.energy_j is not None and waiting_s > 0
     assert found.energy_j <= 700 * working_s + found.power.idle_w * waiting_s
+
+
+def test_a_trainer_recomputes_what_its_largest_micro_batch_requires() -> None:
+    """12 samples of the mean length have more tokens than the 3 longest ones that a micro-batch takes."""
+    found = pl.rl("qwen3-8b", gpu="h100-sxm", workers=16, framework="slime")
+    assert found.trainer_bytes is not None and found.trainer_bytes <= found.usable_bytes
