@@ -78,6 +78,7 @@ def test_the_page_starts_by_its_file_with_the_environment_of_a_child(planted, mo
     assert arguments == list(page.arguments)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_downloaded_folder_runs_nothing(planted, tmp_path):
     """Tracing its config imports torch and transformers, whose names are all there; no yes is read."""

@@ -66,7 +66,8 @@ def session(tmp_path_factory):
 LONG = (
     *(f"docs/{page}.md" for page in ("accuracy", "model", "pipelines", "plots", "profiles", "report")),
     *(f"docs/{page}.md" for page in ("scale", "transformers", "how-to/calibrate-from-result-files")),
-    *(f"docs/how-to/{page}.md" for page in ("fine-tune", "reinforce", "serve")),
+    *(f"docs/how-to/{page}.md" for page in ("choose-hardware", "fine-tune", "reinforce", "serve")),
+    "docs/sweep.md",
     *(f"{command} --help" for command in ("best", "calibrate", "diffusion", "kernels", "plot", "rl", "serve", "train")),
 )
 """Pages and help whose examples take seconds, of kinds that the README, the tutorial and the how-tos show with their
@@ -149,6 +150,7 @@ def test_update_writes_the_output_of_commands(tmp_path):
     assert examples.refill(text, tmp_path, 80)[0] == text
 
 
+@pytest.mark.xdist_group("docs README.md")
 def test_readme_shows_the_result_of_its_python_example(session):
     readme = session("README.md")
     for at, step in enumerate(readme.steps):

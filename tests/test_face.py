@@ -102,6 +102,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.spread(12)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_public_numbers_are_python_numbers(name: str) -> None:
     """numpy's print as ``np.float64(0.03)``."""

@@ -103,6 +103,7 @@ CALLS = {
 }  # fmt: skip
 
 
+@pytest.mark.spread(24)
 @pytest.mark.parametrize("name", CALLS)
 def test_output_equals_that_of_torch(name) -> None:
     function, *args = CALLS[name]

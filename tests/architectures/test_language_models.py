@@ -390,6 +390,7 @@ def write_stored():
     STORED.write_text(json.dumps(every, indent=1) + "\n", encoding="utf-8")
 
 
+@pytest.mark.spread(40)
 @pytest.mark.parametrize("model_type", CASES)
 def test_a_family_equals_the_traced_module(model_type):
     theirs = stored_figures()[f"{model_type}, inference"]
@@ -620,6 +621,7 @@ ENGINES_ONLY = {
 CACHED = [name for name in CASES if name not in ENGINES_ONLY]
 
 
+@pytest.mark.spread(64)
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("model_type", CACHED)
 def test_a_family_equals_the_traced_module_with_a_cache(model_type, phase):

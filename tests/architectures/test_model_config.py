@@ -254,6 +254,7 @@ def test_a_config_that_is_nested_deeply_raises_one_sentence():
         read_config(data, "c.json")
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize(("config", "message"), BAD)
 def test_a_bad_config_raises_one_sentence(config, message, traced_here):
     with pytest.raises(BadDescriptor, match=rf"some/model/config.json: .*{message}"):

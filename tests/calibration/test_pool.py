@@ -141,6 +141,7 @@ def known_models(precision: str) -> list[tuple[Device, CalibratedModel]]:
     return [(device, model) for device, model in models if isinstance(model, CalibratedModel)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "tf32", "fp64"])
 def test_all_devices_of_a_precision_have_one_host(precision: str) -> None:

@@ -68,6 +68,7 @@ def test_every_command_prints_every_format(command: list[str], style: str) -> No
         assert "|" in result.stdout or result.stdout.startswith("**")
 
 
+@pytest.mark.spread(16)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_fit_the_terminal(command: list[str], width: int) -> None:

@@ -83,6 +83,7 @@ def test_invalid_texts(text: str, error: type[Exception], message: str) -> None:
         parse_topology(text)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @given(st.one_of(st.text(max_size=40), st.text("0123456789x @,nodespcie3 GB/k40m.", max_size=40)))
 def test_any_text_gives_a_topology_or_a_one_line_error(text: str) -> None:

@@ -365,6 +365,7 @@ def test_products_of_one_of_eight_devices_have_the_counted_flops(name: str) -> N
     assert flops_per_token(kernels(name, tensor=8)) == expected
 
 
+@pytest.mark.spread(24)
 @of_each_form(LANGUAGE_MODELS)
 def test_kernels_have_the_parameters_of_the_network(name: str) -> None:
     """All but biases, the vision tower, and layers that predict further tokens."""
@@ -389,6 +390,7 @@ COMPRESSED = ("deepseek-v4-flash",)
 """Networks whose kernels of attention read compressed keys and a window of others at once."""
 
 
+@pytest.mark.spread(24)
 @of_each_form([name for name in LANGUAGE_MODELS if name not in COMPRESSED])
 def test_kernels_keep_the_cache_of_the_network(name: str) -> None:
     """Elements of keys, values and states of a sequence; the 3 or 4 inputs of convolutions are no state."""

@@ -280,6 +280,7 @@ def document(events, **around) -> str:
     return json.dumps({"schemaVersion": 1, "traceEvents": events, **around})
 
 
+@pytest.mark.spread(16)
 @pytest.mark.parametrize("piece", [16, 64, 200, 1000, 2**20])
 @pytest.mark.parametrize("indent", [None, 0, 3, "\t\r\n"])
 @pytest.mark.parametrize("bare", [False, True])

@@ -15,6 +15,7 @@ from paleo_lite.questions.upgrade import BROUGHT, MOVED, MOVED_COMMANDS, MOVED_E
 OPTIONS = [(command, option) for table in (MOVED, BROUGHT) for command, options in table.items() for option in options]
 
 
+@pytest.mark.spread(60)
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_an_option_of_earlier_versions_names_the_new_one(command: str, option: str) -> None:
     said = CliRunner().invoke(main, [command, "alexnet", "--gpu", "t4", option, "1"])

@@ -59,6 +59,7 @@ MODULES = [
 ]  # fmt: skip
 
 
+@pytest.mark.spread(24)
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_every_kind_of_layer_saves_what_autograd_saves(module) -> None:
     """Between a batch norm, which keeps its input, and a convolution, which keeps its own."""
