@@ -211,6 +211,12 @@ def _weights(facts: dict[str, Any]) -> str | None:
     return name if name in FORMATS else None
 
 
+def _kv_cache(facts: dict[str, Any]) -> str | None:
+    """Return the format of the KV cache, such as that of ``fp8_e4m3``, where it is narrower than 16 bits and known."""
+    name = str(facts.get("kv_cache") or "").lower().partition("_")[0]
+    return name if name in FORMATS else None
+
+
 def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a server under the same traffic."""
     from ..questions.serve import serve
@@ -226,11 +232,14 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
         if users is None:
             raise BadValue("neither a rate nor a concurrency is in the file")
     settings: dict[str, Any] = _division_of_server(facts)
+    weights = _weights(facts)
     answer: Any = serve(
         facts["network"],
         gpu=facts["gpu"],
-        precision=precision_of(facts),
-        weights=_weights(facts),
+        # Tools record the type of what is not quantised; the engine chooses the products of quantised weights.
+        precision=precision_of(facts) if weights is None else None,
+        weights=weights,
+        kv_cache=_kv_cache(facts),
         engine=str(facts.get("engine") or "vllm"),
         input_tokens=prompt,
         output_tokens=written,

@@ -46,6 +46,16 @@ def test_a_server(tmp_path: Path) -> None:
     assert result.typical_factor >= 1
 
 
+def test_a_server_with_quantised_weights_and_cache(tmp_path: Path) -> None:
+    """vLLM's `dtype` is that of what is not quantised: its products are those of the weights' format."""
+    formats = {"dtype": "bfloat16", "quantization": "fp8", "kv_cache_dtype": "fp8_e4m3"}
+    result = compare(json.dumps(json.loads(VLLM_SERVE) | formats), tmp_path, gpu="h100-sxm")
+    asked = pl.serve("llama-3.1-8b", gpu="h100-sxm", tensor=2, input_tokens=1000, output_tokens=201, concurrency=10,
+                     num_requests=100, weights="fp8", kv_cache="fp8").to_dict()  # fmt: skip
+    rows = {row.figure: row for row in result.rows}
+    assert rows["tpot_s"].forecast == asked["latencies"]["tpot_s"]["mean"]["value"]
+
+
 def test_a_printed_report_with_medians_and_its_commands(tmp_path: Path) -> None:
     """The report has no means, and the network is that of the command beside it."""
     text = (

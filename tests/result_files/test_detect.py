@@ -548,6 +548,23 @@ def test_the_algorithm_bandwidth_of_nccl_tests_is_bytes_over_time(
     assert (said in read_result(path).doubts) == is_wrong
 
 
+@pytest.mark.parametrize(("concurrency", "is_at_once"), [(64.0, False), (480.0, True)])
+def test_requests_that_a_client_holds_back_do_not_come_at_once(
+    tmp_path: Path, concurrency: float, is_at_once: bool
+) -> None:
+    """trtllm-bench issues all requests at once, and `--concurrency` of them at a time."""
+    path = tmp_path / "report.json"
+    report = {
+        "engine": {"model": "meta-llama/Llama-3.1-8B-Instruct", "backend": "Pytorch", "version": "1.0.0"},
+        "world_info": {"tp_size": 1, "pp_size": 1, "world_size": 1, "issue_rate": 9e12},
+        "request_info": {"num_requests": 1000, "avg_num_concurrent_requests": concurrency},
+        "performance": {"total_latency_ms": 30000.0, "request_throughput_req_s": 33.3},
+    }
+    path.write_text(json.dumps(report))
+    (row,) = read_result(path).readings
+    assert any("all requests came at once" in doubt for doubt in row.doubts) == is_at_once
+
+
 OVERVIEW = """\
 = PERFORMANCE OVERVIEW
 ===========================================================
