@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,14 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
     for name, value in facts.items():
         if not isinstance(value, (str, int, float)):
             raise BadFile(f'{sidecar}: {name} must be a text or a number, as in `gpu = "h100-sxm"`')
+        if name in FACTS:
+            meaning, _, example = FACTS[name]
+            if isinstance(example, int) and count_of(facts, name) is None:
+                raise BadFile(f"{sidecar}: {name}, {meaning}, must be a number such as {example} (got {value!r})")
+        else:  # facts that only some files lack have names of their own, as their readers use them
+            near = get_close_matches(name, FACTS, n=1, cutoff=0.8)
+            if near:
+                raise BadFile(f"{sidecar}: no fact is called {name!r}: did you mean {near[0]}?")
     return facts
 
 

@@ -149,7 +149,7 @@ def test_a_fact_that_contradicts_the_file_is_said(tmp_path: Path) -> None:
     assert "the file records NVIDIA H100 80GB HBM3 as gpu, and a100 was given, which is taken" in findings.doubts
 
 
-@pytest.mark.parametrize("text", ["precision = ", "precision = [1]", "\udcff"])
+@pytest.mark.parametrize("text", ["precision = ", "precision = [1]", "\udcff", "tensr = 2", 'tensor = "two"'])
 def test_a_bad_sidecar_is_an_error(serve: Path, text: str) -> None:
     (serve.parent / "bench.json.toml").write_text(text, "utf-8", errors="surrogateescape")
     with pytest.raises(BadFile, match=r"bench\.json\.toml"):
