@@ -283,7 +283,7 @@ _BY_NAME = [
             "gemm",
             r"(?<!fb)gemm|fused_moe_kernel|gemv|matmul|matrixmul|^bmm_|^nvjet|^cutlass|^cijk_|splitkreduce|(?:^|_)dot_kernel"
             r"|ger_kernel|epilogue::impl|(?:^|::)marlin$|(?:^|[:_])mul_mat|(?:^|::)moe_(?:vec_)?i?q\d|(?:^|::)fmoe|moe_mxgemm"
-            r"|^wvsplitk",
+            r"|^wvsplitk|^aten::(?:mm|bmm|mv|addmm|baddbmm|addmv|linear|einsum)$",  # operations of printed tables
         ),
         ("random", r"dropout|distribution_|random|philox|curand|bernoulli|multinomial"),
         (

@@ -208,6 +208,11 @@ def test_mangled(mangled, name):
     assert normalise(mangled) == name
 
 
+@pytest.mark.parametrize("name", ["aten::mm", "aten::addmm", "aten::baddbmm", "aten::linear"])
+def test_operations_of_printed_tables_are_products(name):
+    assert classify(name).label == "gemm"
+
+
 def test_truncated_mangled_cutlass_kernel_is_classified():
     # As kineto cut it in torch_chrome_trace/nccl_parser_config.
     name = (
