@@ -32,20 +32,21 @@ def _ranking_chart(best: Best) -> Any:
     factors = {name: factor_and_unit(name, [row[name] for row in shown])}
     factor, unit = factors[name]
     column = number_column(name)
-    labels = describe_settings(shown)
+    described = describe_settings(shown)
+    # Rows that differ in nothing that has a name are told apart by their place.
+    labels = [text if described.count(text) == 1 else f"{text}, row {place}" for place, text in enumerate(described, 1)]
     rows = []
-    for place, (row, label) in enumerate(zip(shown, labels)):
+    for row, label in zip(shown, labels):
         ends = interval_ends(row, name, name, factors)
         value, low, high = row[name] * factor, ends.get("x_low"), ends.get("x_high")
         figures = {"value": value, "low": low, "high": high, "end": max(value, low or value, high or value)}
         text = f"{column.text(row)}{' (bound)' if row.get('answer') == BOUND else ''}"
-        rows.append({"place": place, "row": label, "text": text, **figures})
+        rows.append({"row": label, "text": text, **figures})
     title = column_label(name, shown[0]) if shown else name
     title = f"{title} ({unit})" if unit else title
     title += f", {'high' if is_better_larger(name) else 'low'} is better"
-    # Rows that differ in nothing that has a name are told apart by their place.
-    y_axis = alt.Axis(labelLimit=480, labelExpr=f"{[row['row'] for row in rows]}[datum.value]")
-    base = alt.Chart(inline_data(rows)).encode(y=alt.Y("place:O", title=None, axis=y_axis))
+    y = alt.Y("row:N", title=None, sort=None, axis=alt.Axis(labelLimit=480))
+    base = alt.Chart(inline_data(rows)).encode(y=y)
     x_axis = alt.Axis(format=NUMBER_FORMAT)
     x, x_low = (alt.X(f"{end}:Q", title=title, axis=x_axis) for end in ("value", "low"))
     tooltip = [alt.Tooltip("row:N"), alt.Tooltip("text:N", title=name)]
@@ -58,7 +59,7 @@ def _ranking_chart(best: Best) -> Any:
     figures_text = base.mark_text(align="left", dx=4, fontSize=9).encode(
         x=alt.X("end:Q", title=title), text=alt.Text("text:N")
     )
-    heading = f"{best.objective[0].upper()}{best.objective[1:]}: {labels[0]}"
+    heading = f"{best.objective[0].upper()}{best.objective[1:]}: {described[0]}"
     return alt.layer(*layers, figures_text).properties(
         width=_WIDTH, height=alt.Step(_ROW_HEIGHT), title=alt.Title(heading, subtitle=subtitle)
     )

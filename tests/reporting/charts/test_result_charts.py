@@ -181,6 +181,15 @@ def test_a_ranking_by_one_column_is_drawn_as_bars():
     assert best_chart(front()).to_dict()["title"]["text"] == pareto_chart(front()).to_dict()["title"]["text"]
 
 
+def test_labels_of_a_ranking_are_data_and_told_apart_by_their_place():
+    """A name of a file is no part of an expression that the chart evaluates."""
+    hostile = "x'][datum.value]+alert(1)+['"
+    spec = best_chart(front(("throughput_per_s",), rows=[{**FRONT[0], "gpu": hostile}] * 2)).to_dict()
+    drawn = spec["data"].pop("values")
+    assert [row["row"] for row in drawn] == [f"{hostile}, row 1", f"{hostile}, row 2"]
+    assert "Expr" not in str(spec)
+
+
 def test_rows_that_are_not_a_front_raise():
     with pytest.raises(BadValue, match="nothing to draw"):
         pareto_chart(front(rows=[]))
