@@ -123,7 +123,8 @@ def _doubt_latency(findings: Findings) -> None:
 
 
 def _doubt_bandwidth(findings: Findings) -> None:
-    """Doubt rows whose algorithm bandwidth is not their bytes over their time, as nccl-tests' PERFORMANCE.md says."""
+    """Doubt algorithm bandwidths that are not bytes over time, as nccl-tests' PERFORMANCE.md defines them."""
+    sentences = []
     for reading in findings.readings:
         size, time_s, stated = (reading.values.get(name) for name in ("bytes", "time_s", "algorithm_bytes_per_s"))
         computed = ratio(size, time_s)
@@ -131,10 +132,13 @@ def _doubt_bandwidth(findings: Findings) -> None:
         if not (computed and stated) or min(computed, stated) < _LEAST_CHECKED_BYTES_PER_S:
             continue
         if abs(computed / stated - 1) > _TOLERATED_BANDWIDTH:
-            findings.doubt(
+            sentences.append(
                 f"{format_si(size, 'B')} in {format_si(time_s, 's')} are {format_si(computed, 'B/s', 3)}, and the "
                 f"algorithm bandwidth is given as {format_si(stated, 'B/s', 3)}: one of them is wrong"
             )
+    if sentences:
+        further = "" if len(sentences) == 1 else f" (so in {len(sentences)} rows)"
+        findings.doubt(f"{sentences[0]}{further}")
 
 
 def _add_row(row: re.Match[str], table: _Table, before: int, best: dict[str, float], findings: Findings) -> float:

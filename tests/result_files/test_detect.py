@@ -540,12 +540,13 @@ def test_the_algorithm_bandwidth_of_nccl_tests_is_bytes_over_time(
     tmp_path: Path, algorithm: str, is_wrong: bool
 ) -> None:
     path = tmp_path / "run.log"
-    path.write_text(
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
-        f"  2147483648      33554432     float    none      -1    10822  {algorithm}  186.03    N/A\n"
-    )
+    heading = "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+    row = f"  2147483648      33554432     float    none      -1    10822  {algorithm}  186.03    N/A\n"
     said = "2.147 GB in 10.82 ms are 198 GB/s, and the algorithm bandwidth is given as 23.3 GB/s: one of them is wrong"
+    path.write_text(heading + row)
     assert (said in read_result(path).doubts) == is_wrong
+    path.write_text(heading + row + row)
+    assert (f"{said} (so in 2 rows)" in read_result(path).doubts) == is_wrong
 
 
 @pytest.mark.parametrize(("concurrency", "is_at_once"), [(64.0, False), (480.0, True)])
