@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pytest
 
 import paleo_lite as pl
+from measured import DATA
 from paleo_lite.calibration.choose import choose_model, why_not_pooled
 from paleo_lite.calibration.store import find_calibration, shipped_calibrations
 from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
 from paleo_lite.machines import find_device, list_devices
+from paleo_lite.timing.parameters import NAMES
 
 
 def test_a_device_that_was_measured_answers_for_itself() -> None:
@@ -129,6 +133,33 @@ def test_intervals_of_encoders_are_as_sharp_as_those_of_decoders(gpu: str, tmp_p
     question = pl.Predict(names, gpu=gpu, precision="fp32", batch_size=8, sequence_length=128)
     rows = pl.sweep(question, path, jobs=1).to_frame().set_index("network")
     assert (rows.low_s["bert-base"], rows.high_s["bert-base"]) == pytest.approx(bert.interval)
+
+
+@pytest.mark.needs_data
+def test_engines_keep_the_share_of_peak_of_16_bits_in_int8() -> None:
+    """TensorRT-LLM's w8a8 products on an A100 ("sq", from 100 GFLOP on) are within the interval of their forecast."""
+    table = pd.read_csv(DATA / "engines" / "gemm.csv.gz", usecols=["gpu", "gemm_dtype", "m", "n", "k", "latency"])
+    products = table[(table.gpu == "a100_sxm") & (table.gemm_dtype == "sq") & (table.m * table.n * table.k > 5e10)]
+    device = find_device("a100-sxm-80gb")
+    model = choose_model(device, "int8", execution="engine")
+    assert any("16 bits" in note for note in model.notes)
+    gemm = NAMES.index("efficiency_gemm")
+    shares = (
+        2 * products.m * products.n * products.k / (products.latency / 1e3) / device.find_peak("int8", "tensor").per_s
+    )
+    low, high = np.exp(model.theta[gemm] + np.array([-1.645, 1.645]) * model.covariance[gemm, gemm] ** 0.5)
+    assert len(shares) > 50
+    assert ((low <= shares) & (shares <= high)).mean() > 0.9
+
+
+def test_networks_in_int8_have_a_forecast_on_matrix_units_alone() -> None:
+    """A Tesla T4 multiplies int8 on matrix units, a GTX 1080 Ti four bytes at a time on vector units."""
+    on_t4 = pl.predict("resnet50", gpu="t4", precision="int8", batch_size=128)
+    assert on_t4.bound_s < on_t4.interval[0] < on_t4.time_s < on_t4.interval[1]
+    in_16_bits = pl.predict("resnet50", gpu="t4", precision="fp16", batch_size=128, execution="engine")
+    assert 1.5 < in_16_bits.time_s / on_t4.time_s < 2.2  # DeepBench timed a convolution 2.17 times as fast
+    for asked in ({"gpu": "gtx1080ti"}, {"gpu": "t4", "execution": "eager"}):
+        assert pl.predict("resnet50", precision="int8", **asked).interval is None
 
 
 def test_narrow_products_of_a_device_without_their_measurements_follow_the_devices_most_like_it() -> None:

@@ -121,7 +121,7 @@ def test_amd_s_are_known_from_single_operations() -> None:
     ("gpu", "precision", "reason"),
     [
         ("xeon-8380", "fp32", "only GPUs of NVIDIA and AMD"),
-        ("a100-sxm-80gb", "int8", "no device was measured in int8 on tensor units"),
+        ("b200", "fp4", "no device was measured in fp4 on tensor units"),
     ],
 )
 def test_device_without_evidence_gets_a_marked_bound(gpu: str, precision: str, reason: str) -> None:
