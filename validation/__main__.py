@@ -429,14 +429,14 @@ def _heading(split: str, rows: Sequence[Any]) -> str:
 @click.argument("name", type=click.Choice(tuple(COMPARISONS)))
 @click.option(
     "--data", type=click.Path(path_type=Path), envvar="PALEO_LITE_DATA", show_envvar=True,
-    help="Folder of published measurements, which `wall` and `fine-tuning` need.",
+    help="Folder of published data, which `wall`, `fine-tuning` and `denoisers` need.",
 )  # fmt: skip
 def compare(name: str, data: Path | None) -> CommandResult:
     """Compare published figures that no fit knows with their forecasts.
 
     `serving` compares published results of servers, some of which the fit of engines knows, and `amd` those of vLLM on
-    MI300X, to which two factors are fitted. `training` compares steps
-    on H100, `fine-tuning` those with LoRA, `mixtures` those of torchtitan, `mlperf` those in logs of MLPerf Training,
+    MI300X, to which two factors are fitted. `training` compares steps on H100, `fine-tuning` those with LoRA,
+    `mixtures` those of torchtitan, `mlperf` those in logs of MLPerf Training, `denoisers` its runs of FLUX.1,
     `offloaded` speeds of llama.cpp with layers on the host, and `wall` the watts of whole machines.
     """
     page = page_function(name)(data)

@@ -28,6 +28,7 @@ COMPARISONS = {
     "fine-tuning": "training.fine_tuning",
     "mixtures": "training.mixtures",
     "mlperf": "training.mlperf",
+    "denoisers": "training.denoisers",
     "offloaded": "local.offloaded",
     "wall": "energy.wall",
 }

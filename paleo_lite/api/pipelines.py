@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from ..architectures.pipelines.records import Pipeline
-from ..architectures.pipelines.sampling import make_sampling
+from ..architectures.pipelines.sampling import denoiser_network, make_sampling
 from ..calibration.choose import choose_model
 from ..formats import split_format
 from ..machines import Machine
@@ -48,6 +48,16 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
         options.offload or PIPELINE_OFFLOADS[0],
         make_split(options.ulysses, options.ring, options.guidance_parallel),
     )
+
+
+def of_denoiser(pipeline: Pipeline, question: Question) -> Question:
+    """Return the question of a pipeline's training step as that of its denoiser, a network.
+
+    Raise BadValue for an option of inference.
+    """
+    msgspec.structs.replace(question.pictures, frames=None, offload=None).check_absent_in_training(pipeline)
+    network = denoiser_network(pipeline, question.image_size, question.pictures.frames)
+    return msgspec.structs.replace(question, network=network, image_size=None)
 
 
 def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:

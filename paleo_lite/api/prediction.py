@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ..architectures.catalog import networks_with_macs
 from ..architectures.pipelines.records import Pipeline
-from ..architectures.pipelines.sampling import denoiser_network, find_pipeline
+from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
@@ -120,9 +120,9 @@ def _predict_count(question: Question) -> Prediction:
 
 def _predict_denoiser(pipeline: Pipeline, question: Question) -> Prediction:
     """Predict a training step of a pipeline's denoiser."""
-    structs.replace(question.pictures, frames=None, offload=None).check_absent_in_training(pipeline)
-    network = denoiser_network(pipeline, question.image_size, question.pictures.frames)
-    return _predict_layers(structs.replace(question, network=network, image_size=None), is_denoiser=True)
+    from .pipelines import of_denoiser
+
+    return _predict_layers(of_denoiser(pipeline, question), is_denoiser=True)
 
 
 def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Prediction:

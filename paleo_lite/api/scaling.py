@@ -15,7 +15,7 @@ from ..machines import Device, Machine, find_device
 from ..timing import TimeModel, Workload
 from ..timing.budget import make_budget
 from ..units import check_positive, parse_quantity, parse_range
-from .pipelines import resolve_pipeline
+from .pipelines import of_denoiser, resolve_pipeline
 from .question import Question
 from .resolve import resolve_question
 
@@ -76,7 +76,7 @@ def resolve_cluster(question: Question, request: ClusterRequest, settings: Setti
 
     pipeline = find_pipeline(question.network) if isinstance(question.network, str) else None
     if pipeline is not None:
-        question.pictures.check_absent_in_training(pipeline)
+        question = of_denoiser(pipeline, question)
     is_generation = question.phase in GENERATION_PHASES
     settings = settings or Settings()
     request = structs.replace(request, strategy=_choose_strategy(request.strategy, settings))
@@ -98,6 +98,10 @@ def resolve_cluster(question: Question, request: ClusterRequest, settings: Setti
             check_workers(workers, topology, settings.parallel)
     question = structs.replace(question, gpu=device or topology.device)
     workload, machine, model = resolve_question(question, is_by_layers=request.ppp_comm is not None)
+    if pipeline is not None:
+        from ..timing.diffusion import pipeline_model
+
+        model = pipeline_model(model, machine.device, is_measured=False)
     if request.feed is not None:
         settings = structs.replace(settings, inputs=_make_inputs(machine.device, request.feed))
     return ClusterCase(request, topology, workload, machine, model, settings)

@@ -81,6 +81,13 @@ class Job:
         other.compute_ratio, other.stack_constants, other.moved = self.compute_ratio, self.stack_constants, moved
         return other
 
+    def with_accumulation(self, micro_batches: int) -> Job:
+        """Return the job with its batch in some micro-batches, which share no results with those of the whole batch."""
+        options = msgspec.structs.replace(self.workload.options, accumulation=micro_batches)
+        other = Job(self.workload.with_changes(training=options), self.machine, self.model, self.compute_ratio)
+        other.compute_scale, other.stack_constants, other.moved = self.compute_scale, self.stack_constants, self.moved
+        return other
+
     def with_time_model(self, model: TimeModel) -> Job:
         """Return the job with another time model; both jobs share the results that no time model changes."""
         other = Job(self.workload, self.machine, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -32,8 +33,8 @@ PHASES = ("training", *GENERATION_PHASES)
 NO_SINGLE_WORKER = "the network fits on no single worker: speed-up is relative to the throughput per worker of"
 """Beginning of the note on a network that fits on no single worker."""
 
-SMALLER_SINGLE_WORKER = "the single worker of the speed-up has a batch of"
-"""Beginning of the note on a single worker whose batch is smaller than that of the question."""
+SMALLER_SINGLE_WORKER = "the single worker of the speed-up"
+"""Beginning of the note on a single worker that cannot compute the batch of the question at once."""
 
 NEGLIGIBLE_SHARE = 0.02
 """Overheads below this fraction of a step are not reported as its limiting factor."""
@@ -160,19 +161,29 @@ def _single_worker_rate(
 ) -> tuple[float | None, tuple[str, ...]]:
     """Return samples per second of a single worker, with the largest batch that fits, and notes.
 
-    The rate is None if not even one sample fits.
+    In training it computes the whole batch in micro-batches of at most that size before its update. The rate is None if
+    not even one sample fits.
     """
     if step.memory_bytes is None or step.memory_bytes <= available_bytes:
         return batch_size / step.time_s, ()
     largest = job.cached(_largest_batch)
     if largest is None:
         return None, ()
-    samples = min(largest, batch_size)
-    strategy = "3d" if job.workload.phase in GENERATION_PHASES else "data"
-    step = predict_step(job, Topology(None, 1, None, 1, None), settings, samples, strategy)
+    alone = Topology(None, 1, None, 1, None)
+    if job.workload.phase in GENERATION_PHASES:
+        samples = min(largest, batch_size)
+        step = predict_step(job, alone, settings, samples, "3d")
+        note = (
+            f"{SMALLER_SINGLE_WORKER} has a batch of {samples}, as a batch of {batch_size} does not fit: an efficiency "
+            "above 100% is that of the larger batch"
+        )
+        return samples / float(step.time_s), (note,)
+    micro_batches = ceil(batch_size / (largest // job.workload.options.accumulation))
+    samples = micro_batches * ceil(batch_size / micro_batches)
+    step = predict_step(job.with_accumulation(micro_batches), alone, settings, samples, "data")
     note = (
-        f"{SMALLER_SINGLE_WORKER} {samples}, as a batch of {batch_size} does not fit: an efficiency above 100% is that "
-        "of the larger batch"
+        f"{SMALLER_SINGLE_WORKER} computes its batch in {micro_batches} micro-batches, as {batch_size} samples at once "
+        "do not fit"
     )
     return samples / float(step.time_s), (note,)
 

@@ -140,7 +140,9 @@ def with_usual_precision(question: Q, named: str | None = None) -> Q:
 
 
 def usual_precision(question: Any, gpu: Any) -> str:
-    """Return the usual precision: of a language model the first of the half precisions that the device has."""
+    """Return the usual precision: of language models and pipelines the first half precision that the device has."""
+    if is_pipeline(question.network):
+        return half_precision(question, gpu)
     is_name = isinstance(question.network, str) and ":" not in question.network
     if not is_name and not isinstance(question.network, Network):
         return FULL_PRECISION  # of a count, or of a module of one's own, which would have to be traced twice
@@ -204,13 +206,16 @@ def check_network_options(question: Any, phase: str) -> None:
         raise BadValue(f"`--training-settings loss` is for language models; {network.name} is not one")
 
 
-def check_no_pipeline(network: Any, command: str) -> None:
-    """Check that a network is not a pipeline for pictures or videos, which is asked with `diffusion`."""
-    if not isinstance(network, str):
-        return
+def is_pipeline(network: Any) -> bool:
+    """Return whether a network is a pipeline for pictures or videos."""
     from ..architectures.pipelines.sampling import find_pipeline
 
-    if find_pipeline(network) is not None:
+    return isinstance(network, str) and find_pipeline(network) is not None
+
+
+def check_no_pipeline(network: Any, command: str) -> None:
+    """Check that a network is not a pipeline for pictures or videos, which is asked with `diffusion`."""
+    if is_pipeline(network):
         raise BadValue(
             f"{network} is a pipeline for pictures or videos: ask `paleo-lite diffusion {network}` instead of {command}"
         )
@@ -248,7 +253,9 @@ def choose_chart(result: Any, *, of_one: str, of_table: str) -> str:
 
 
 def default_optimizer(question: Any) -> str:
-    """Return the optimizer if none is given: AdamW of networks that read tokens."""
+    """Return the optimizer if none is given: AdamW of networks that read tokens and of denoisers."""
+    if is_pipeline(question.network):
+        return "adamw"
     if isinstance(question.network, str) and ":" in question.network:
         return "sgd"  # of a function of one's own, which would have to be called twice
     from ..timing.optimizers import default_optimizer as default_of

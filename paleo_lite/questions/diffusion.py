@@ -233,7 +233,12 @@ def _question(options: Any, gpu: Any) -> Question:
         gpu=gpu,
         pictures=pictures,
         amount=None if options.samples is None else Amount(samples=options.samples),
-        training=training_options(options, None if is_of_pictures else offload, is_in_blocks=False),
+        training=training_options(
+            options,
+            None if is_of_pictures else offload,
+            is_in_blocks=False,
+            optimizer="adamw" if options.phase == "training" else "sgd",
+        ),
     )
 
 

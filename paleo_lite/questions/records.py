@@ -296,7 +296,8 @@ class UpdateOptions(Options):
         group=TRAINING_GROUP, is_common=True, metavar="NAME",
         type=OptimizerNames("optimizer", ".timing.optimizers:OPTIMIZERS"),
         spellings=("--optimizer", "--optim"),
-        help="Optimizer. [default: adamw of a network that reads tokens, and with --lora; otherwise sgd]",
+        help="Optimizer. [default: adamw of a network that reads tokens, of a pipeline's denoiser, and with --lora; "
+        "otherwise sgd]",
     )  # fmt: skip
     mixed_precision: bool = option(
         False, group=TRAINING_GROUP, is_common=True,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import check_arguments
 from ..counting import GENERATION_PHASES
 from ..errors import BadValue, SequenceTooLong
-from .compare import FULL_PRECISION, check_no_pipeline, published_weights, usual_precision
+from .compare import FULL_PRECISION, check_no_pipeline, is_pipeline, published_weights, usual_precision
 from .kind import QuestionKind, find_kind
 from .option import Options
 from .values import FIT
@@ -248,6 +248,7 @@ def _grid_of_train(question: Any) -> Space | None:
     single = ("optimizer", "samples", "epochs")
     if (
         _is_paged(question)
+        or any(map(is_pipeline, _values(question, "network")))
         or not names_given <= _OF_TRAIN
         or any(isinstance(getattr(question, name), list) for name in single)
     ):

@@ -13,13 +13,13 @@ from ..errors import BadValue
 from .cluster_records import AmountOptions, ClusterOptions, ParallelOptions
 from .compare import (
     check_network_options,
-    check_no_pipeline,
     check_single,
     choose_chart,
     compare,
     default_optimizer,
     document_of,
     find_asked_device,
+    is_pipeline,
     with_usual_precision,
 )
 from .kind import QuestionKind, make_function
@@ -29,6 +29,7 @@ from .records import (
     COST_GROUP,
     ENGINE_GROUP,
     MODEL_GROUP,
+    NETWORK_GROUP,
     PARALLEL_GROUP,
     TRAINING_GROUP,
     TRAINING_PRECISIONS,
@@ -53,6 +54,7 @@ from .training_options import (
     division_of,
     has_blocks,
     offload_of,
+    pictures_of,
     replica_of,
     training_options,
 )
@@ -71,6 +73,7 @@ class Train(
 ):  # fmt: skip
     """Predict training or fine-tuning of a network: time and memory of a step, division over devices, hours and cost.
 
+    Of a pipeline for pictures or videos, such as flux.1-dev, the denoiser is trained, on samples encoded beforehand.
     Several values of any option, separated by commas, are a comparison. Several numbers of devices are a table with
     speed-ups.
     """
@@ -79,17 +82,22 @@ class Train(
         group=TRAINING_GROUP, is_common=True, type=TRAINING_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
         help="Precision of the arithmetic; fp8, mxfp8 and nvfp4 are recipes of mixed precision. [default: fp32; of a "
-        "language model bf16, or fp16 on a device without it]",
+        "language model or a pipeline bf16, or fp16 on a device without it]",
     )  # fmt: skip
     batch_size: Several[int | str | None] = option(
         group=TRAINING_GROUP, is_common=True, type=BATCH_SIZE, metavar="N|fit",
         spellings=("--batch-size", "-b"),
         help="Samples per device and step, of all its micro-batches together; fit is the largest batch that fits into "
-        "the memory of one device. [default: 32; of a language model 1 sequence]",
+        "the memory of one device. [default: 32; of a language model 1 sequence, of a "
+        "pipeline 1 picture or video]",
     )  # fmt: skip
     global_batch_size: int | None = option(
         group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
         help="Samples per step of all devices, instead of --batch-size: strong scaling.",
+    )  # fmt: skip
+    frames: Several[int | None] = option(
+        group=NETWORK_GROUP, type=INTEGER, metavar="N", spellings=("--frames", "--num-frames"),
+        help="Frames of each video, of a pipeline whose denoiser is trained. [default: the pipeline's]",
     )  # fmt: skip
     execution: str | None = option(
         group=ENGINE_GROUP, is_common=True, type=Names("execution", ".counting.fusion:EXECUTIONS"), metavar="NAME",
@@ -129,8 +137,6 @@ class Train(
 def answer(question: Train) -> Prediction | ScaleTable | Comparison:
     """Return the prediction on one device, a table over numbers of devices, or several answers side by side."""
     question = _without_blocks_beside_sharding(question)
-    for network in question.several().get("network", [question.network]):
-        check_no_pipeline(network, "train")
     if question.advise is not None:
         check_single(question, ("workers",))
     is_one = question.several().keys() <= {"workers"} and question.advise is None and replica_of(question) is None
@@ -195,6 +201,7 @@ def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable
     """Return the prediction on one device, or a table over numbers of devices."""
     if question.network is None:
         raise BadValue("`train` needs a network, such as llama-3-8b or resnet50")
+    _check_denoiser(question)
     if question.batch_size is not None and question.global_batch_size is not None:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
     states_micro_batch = question.micro_batch is not None
@@ -215,6 +222,22 @@ def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable
         raise BadValue("`--within` compares numbers of devices: give several, such as `--workers 8:256:x2`")
     assert isinstance(question.within, float)  # converted by the record
     return answer_for_devices(question).with_deadline(question.within)
+
+
+def _check_denoiser(question: Train) -> None:
+    """Check that options of a pipeline's denoiser are given for a pipeline alone, and those of others not for it."""
+    if not is_pipeline(question.network):
+        pictures_of(question).check_absent(question.network)
+        return
+    settings = settings_of(question.training_settings)
+    absent = {
+        "--sequence-length": question.sequence_length is not None,
+        "--input": bool(question.inputs),
+        **{f"--training-settings {name}": name in settings for name in ("attention", "loss")},
+    }
+    for name, is_given in absent.items():
+        if is_given:
+            raise BadValue(f"`{name}` is not for the denoiser of a pipeline, which {question.network} is: leave it out")
 
 
 def _with_micro_batches(question: Train) -> Train:
@@ -319,6 +342,7 @@ def _answer_one(question: Any, names_remedies: bool = True) -> Prediction:
                 is_in_blocks=parallel is not None,
                 optimizer=default_optimizer(question),
             ),
+            pictures=pictures_of(question),
             parallel=parallel,
             memory=True,
             names_remedies=names_remedies,
@@ -352,6 +376,7 @@ TRAIN = QuestionKind(
         "gpt3-175b --platform dgx-a100 --workers 1024 --tensor 8 --pipeline 16 --precision bf16",
         "resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128",
         "vgg16 --gpu p100-sxm2 --link nvlink1-x4 --workers 8 --batch-size 64 --advise time",
+        "flux.1-dev --gpu b200-sxm --workers 8 --strategy full-shard --mixed-precision --image-size 512",
     ),
     document=partial(document_of, memory=True),
     shown=("explain", "top"),

@@ -18,6 +18,7 @@ from .training_options import (
     default_batch_size,
     division_of,
     offload_of,
+    pictures_of,
     replica_of,
     stated_division,
     training_options,
@@ -123,7 +124,7 @@ def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]
     if training is not None and training.gradient_release:
         raise BadValue(_refusal_of_release(question))
     network_question = Question.from_options(
-        question, question.network, batch_size=1, phase="training", training=training
+        question, question.network, batch_size=1, phase="training", training=training, pictures=pictures_of(question)
     )
     return network_question, _request(question, strategy), _settings(question, parallel)
 

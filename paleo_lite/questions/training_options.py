@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
-from .compare import reads_tokens
+from .compare import is_pipeline, reads_tokens
 from .names import ACTIVATIONS
 from .records import settings_of
 
 if TYPE_CHECKING:
+    from ..api.question import PictureOptions
     from ..architectures import Network
     from ..distributed.parallel_config import ParallelConfig
     from ..timing.training_options import TrainingOptions
@@ -23,7 +24,14 @@ CHECKPOINTING_OF_RECOMPUTE = {"none": "none", "sqrt": "sqrt", "full": "block", "
 
 def default_batch_size(question: Any) -> int:
     """Return the samples per device if none are given."""
-    return 1 if reads_tokens(question) else SAMPLES_PER_DEVICE
+    return 1 if is_pipeline(question.network) or reads_tokens(question) else SAMPLES_PER_DEVICE
+
+
+def pictures_of(question: Any) -> PictureOptions:
+    """Return what is asked of the pictures or videos on which a pipeline's denoiser is trained."""
+    from ..api.question import PictureOptions
+
+    return PictureOptions(frames=question.frames)
 
 
 def training_options(
@@ -188,7 +196,10 @@ def has_blocks(question: Any) -> bool:
 def _resolved_network(question: Any) -> Network:
     """Return the network that is asked for."""
     from ..api.resolve import resolve_network, square_size
+    from ..architectures.network import SequenceOptions
 
+    if is_pipeline(question.network):
+        return resolve_network(question.network, None, (), SequenceOptions(phase="training"))
     return resolve_network(question.network, square_size(question.image_size, question.network), question.inputs)
 
 

@@ -253,6 +253,10 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
 
 def _suggestion_facts(prediction: Prediction) -> list[tuple[str, str]]:
     """Return the measurement that would narrow the prediction's interval most, as one fact or none."""
+    from ..architectures.catalog import network_names
+
+    if prediction.network not in network_names():
+        return []  # the command would not know it by its name
     from ..calibration.suggest import most_informative_measurement  # counts further networks: only for wide intervals
 
     suggestion = most_informative_measurement(prediction)

@@ -450,3 +450,21 @@ def test_the_largest_micro_batch_does_not_depend_on_the_batch(samples: int) -> N
     assert step.memory.largest_batch == step.memory.largest_micro_batch * samples // 2
     (fact,) = [text for name, text in prediction_page(step).facts if name == "peak memory"]
     assert fact.endswith(f"; largest micro-batch {step.memory.largest_micro_batch}")
+
+
+def test_training_of_a_denoiser_is_one_answer_however_it_is_asked() -> None:
+    """`train` trains the denoiser of a pipeline as `diffusion --phase training` does, and one worker is one device."""
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "mixed_precision": True, "batch_size": 2, "image_size": 512}
+    alone = pl.train("sd-1.5", **asked)
+    assert alone.time_s == pl.diffusion("sd-1.5", phase="training", **asked).time_s
+    assert (alone.precision, alone.workload.options.optimizer) == ("bf16", "adamw")
+    rows = pl.train("sd-1.5", workers=[1, 8], strategy="full-shard", **asked).rows
+    assert rows[0].time_s == pytest.approx(alone.time_s)
+    assert rows[1].memory_bytes < rows[0].memory_bytes
+    assert pl.diffusion("sd-1.5", phase="training", workers=[1], **asked).rows[0].time_s == rows[0].time_s
+
+
+def test_the_denoiser_of_videos_takes_their_frames() -> None:
+    asked = {"gpu": "h100-sxm", "mixed_precision": True, "image_size": "832x480"}
+    short, long = (pl.train("wan-2.1-1.3b", frames=frames, **asked) for frames in (17, 33))
+    assert 1.5 < long.time_s / short.time_s < 2.5  # 5 and 9 latent frames

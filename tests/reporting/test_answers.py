@@ -53,8 +53,8 @@ def test_a_note_of_some_answers_says_of_which() -> None:
 
 
 def test_notes_of_steps_that_differ_in_more_than_the_device_say_in_what() -> None:
-    notes = pl.predict("resnet18", gpu="t4", precision=["fp16", "int8"]).document().notes
-    assert any(note.startswith("int8: a bound, not a forecast") for note in notes)
+    notes = pl.predict("resnet18", gpu="b200", precision=["fp16", "fp4"]).document().notes
+    assert any(note.startswith("fp4: a bound, not a forecast") for note in notes)
 
 
 @pytest.mark.parametrize(

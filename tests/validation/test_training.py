@@ -168,6 +168,19 @@ def test_fine_tuning_is_forecast() -> None:
     assert all(step.is_inside for step in steps)
 
 
+@pytest.mark.needs_data
+def test_training_of_a_denoiser_is_forecast() -> None:
+    """FLUX.1 in MLPerf Training v5.1 on 16 to 72 devices of three kinds, which no fit uses."""
+    from validation.training.denoisers import denoiser_steps
+
+    steps = denoiser_steps(DATA)
+    assert [(step.device, step.workers) for step in steps] == [
+        ("gb300", 16), ("gb300", 72), ("gb200", 16), ("gb200", 72), ("b200", 32)
+    ]  # fmt: skip
+    assert np.median([abs(step.error) for step in steps]) < 0.1
+    assert all(step.is_inside for step in steps)
+
+
 @pytest.fixture(scope="module")
 def comparisons() -> list[ReproducedStep]:
     return [compare(point) for point in published_steps()]
