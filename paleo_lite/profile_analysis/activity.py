@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..profiles.names import classify
-from ..profiles.table import device_rows, float_column, integer_column, values_of
+from ..profiles.table import Records, device_rows, float_column, integer_column, values_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,9 +63,9 @@ _KINDS = {"api": API, "cpu": OPERATION, "marker": MARK}
 class Recording(NamedTuple):
     """Device events and host calls of a profile, with times in nanoseconds."""
 
-    events: NDArray[Any]  # device events of type `EVENT`; at least one
+    events: Records  # device events of type `EVENT`; at least one
     # Host calls of type `CALL`, sorted by start: all calls of the runtime, and long operations and ranges.
-    calls: NDArray[Any]
+    calls: Records
     names: list[str]  # names of kernels, calls and operations
     steps: list[str]  # iterations marked by the program
     messages: list[str]  # messages of collectives, as the profiler printed them
@@ -76,8 +76,8 @@ class ActivityRecorder:
 
     def __init__(self) -> None:
         self._has_starts = True
-        self._device_events: list[NDArray[Any]] = []
-        self._host_calls: list[NDArray[Any]] = []
+        self._device_events: list[Records] = []
+        self._host_calls: list[Records] = []
         self._names: dict[str, int] = {}
         self._steps: dict[str, int] = {}
         self._messages: dict[str, int] = {}
@@ -123,8 +123,8 @@ class ActivityRecorder:
             sums += np.bincount(computing["name"], (computing["end"] - computing["start"]) * 1e-9, len(sums))
         return {name: sums[code] for name, code in self._names.items() if sums[code]}
 
-    def _read_device_events(self, rows: pa.RecordBatch) -> NDArray[Any]:
-        events = np.empty(rows.num_rows, EVENT)
+    def _read_device_events(self, rows: pa.RecordBatch) -> Records:
+        events: Records = np.empty(rows.num_rows, EVENT)
         events["start"] = rows.column("start_ns").to_numpy()
         events["end"] = events["start"] + np.rint(float_column(rows, "duration_ns")).astype(np.int64)
         for name in ("device", "stream"):
@@ -152,7 +152,7 @@ class ActivityRecorder:
             is_kept &= batch.column("thread").is_valid().to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(is_kept)
         if len(rows) and not batch.column("start_ns").null_count:
-            calls = np.empty(len(rows), CALL)
+            calls: Records = np.empty(len(rows), CALL)
             calls["start"] = batch.column("start_ns").to_numpy()[rows]
             calls["end"] = calls["start"] + np.rint(duration[rows]).astype(np.int64)
             calls["name"] = _encode(batch, "kernel", self._names)[rows]
@@ -246,9 +246,9 @@ def merge_intervals(starts: Integers, ends: Integers) -> tuple[Integers, Integer
     return starts[is_first], latest_end[is_last]
 
 
-def covered_ns(*event_arrays: NDArray[Any]) -> int:
+def covered_ns(*event_arrays: Records) -> int:
     """Return the nanoseconds during which at least one event of the arrays ran."""
-    events = np.concatenate(event_arrays)
+    events: Records = np.concatenate(event_arrays)
     if not len(events):
         return 0
     starts, ends = merge_intervals(events["start"], events["end"])

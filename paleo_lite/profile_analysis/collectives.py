@@ -8,12 +8,13 @@ a factor that makes it comparable with the bandwidth of the link for any number 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from ..profiles.names import classify
+from ..profiles.table import Records
 from .activity import COMMUNICATION, COMPUTE, Recording, merge_intervals, positions_by_value
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def bus_bandwidth(message: Message, calls: int, time_s: float) -> float | None:
     return calls * moved_bytes * factor / time_s
 
 
-def describe_messages(recording: Recording, events: NDArray[Any]) -> list[Message]:
+def describe_messages(recording: Recording, events: Records) -> list[Message]:
     """Return the message of each collective; only its name where the profile records no message."""
     recorded_messages = [_decode_message(text) for text in recording.messages]
     message_of_kernel: dict[int, Message] = {}
@@ -194,7 +195,7 @@ def _element_bytes(dtype: str | None) -> int | None:
     return 1 if name.startswith("float8") else _ELEMENT_BYTES.get(name)
 
 
-def _exposed_ns(all_events: NDArray[Any], events: NDArray[Any]) -> NDArray[np.int64]:
+def _exposed_ns(all_events: Records, events: Records) -> NDArray[np.int64]:
     """Return the part of each event during which nothing computed on its device, in nanoseconds."""
     exposed = np.zeros(len(events), np.int64)
     computing = all_events[all_events["lane"] == COMPUTE]

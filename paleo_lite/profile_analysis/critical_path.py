@@ -9,12 +9,13 @@ if that event ended last before it, it began right at that end, and it had been 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from ..profiles.names import classify
+from ..profiles.table import Records
 from .activity import API, COMMUNICATION, COMPUTE, COPY, FILL, MARK, Recording, positions_by_value
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _step_begin_ns(recording: Recording, in_step: NDArray[np.bool_], step: str |
     return int(np.concatenate([events["start"], launches]).min())
 
 
-def _predecessors(events: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _predecessors(events: Records) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return each event's predecessor (-1 without one), and whether it waited for that rather than for its launch."""
     predecessor = np.full(len(events), -1)
     order = np.lexsort((events["start"], events["stream"], events["device"]))

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
+from ..profiles.table import Records
 from .activity import (
     API,
     COMMUNICATION,
@@ -191,7 +192,7 @@ def break_down_time(recording: Recording) -> TimeBreakdown:
         for cause, length in zip(gaps["cause"], gaps["end"] - gaps["start"]):
             idle_ns[cause] += int(length)
         gaps_of_devices.append(gaps)
-    all_gaps = np.concatenate(gaps_of_devices)
+    all_gaps: Records = np.concatenate(gaps_of_devices)
     longest_gaps = all_gaps[np.argsort(all_gaps["start"] - all_gaps["end"], kind="stable")][:MAX_GAPS]
     window_s = window_ns * 1e-9
     communication_s = communication_ns * 1e-9
@@ -232,7 +233,7 @@ def _describe_gap(gap: Any, recording: Recording) -> Gap:
 _GAP = np.dtype([("start", "i8"), ("end", "i8"), ("name", "i4"), ("cause", "U13")])
 
 
-def _find_gaps(events: NDArray[Any]) -> NDArray[Any]:
+def _find_gaps(events: Records) -> Records:
     """Return the idle times of one device, with the event that ended each and the cause."""
     events = events[np.argsort(events["start"], kind="stable")]
     latest_end = np.maximum.accumulate(events["end"])
@@ -241,7 +242,7 @@ def _find_gaps(events: NDArray[Any]) -> NDArray[Any]:
     last_ended = np.maximum.accumulate(np.where(is_latest, np.arange(len(events)), 0))
     preceding = events[last_ended[following_index - 1]]
     following = events[following_index]
-    gaps = np.empty(len(following_index), _GAP)
+    gaps: Records = np.empty(len(following_index), _GAP)
     gaps["start"] = latest_end[following_index - 1]
     gaps["end"] = following["start"]
     gaps["name"] = following["name"]
@@ -291,7 +292,7 @@ def launch_statistics(recording: Recording) -> LaunchStatistics | None:
     )
 
 
-def launch_delays_ns(recording: Recording, events: NDArray[Any]) -> NDArray[np.int64]:
+def launch_delays_ns(recording: Recording, events: Records) -> NDArray[np.int64]:
     """Return the launch delay of each event in nanoseconds; -1 if the launching call is not recorded."""
     calls = recording.calls[recording.calls["kind"] == API]
     if not len(calls):

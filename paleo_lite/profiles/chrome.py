@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -76,7 +76,7 @@ from .launches import (
     find_steps,
 )
 from .onnxruntime import HEAD as ONNX_RUNTIME
-from .table import batch_of, encode_names, encode_text, from_numpy, text_array, to_numpy
+from .table import Records, batch_of, encode_names, encode_text, from_numpy, text_array, to_numpy
 from .unitrace import TRACE_SIGN as UNITRACE
 from .xla import SIGN
 
@@ -269,8 +269,8 @@ class _Rows:
         self._codes_of_raws: dict[tuple[bytes, ...], int] = {}  # as written in the trace
         self._by_numbers: dict[str, bool] = {}
         self._threads: dict[tuple[Whole, str], int] = {}
-        self._operations: list[NDArray[Any]] = []
-        self._launches: list[NDArray[Any]] = []
+        self._operations: list[Records] = []
+        self._launches: list[Records] = []
         self._marks: list[tuple[str, int, int]] = []
         self._device_marks: dict[str, tuple[int, int]] = {}
         self._ranges: list[HostRange] = []

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .table import encode_text, from_numpy, text_array
+from .table import Records, encode_text, from_numpy, text_array
 
 Integers = NDArray[np.int64]
 
@@ -163,7 +163,7 @@ class Links:
     are links and not copies of the correlation ids.
     """
 
-    def __init__(self, operations: NDArray[Any], launches: NDArray[Any], external_ids: bool) -> None:
+    def __init__(self, operations: Records, launches: Records, external_ids: bool) -> None:
         self.operations = operations
         index = np.flatnonzero(operations["name"] >= 0)
         real = operations[index]
@@ -199,7 +199,7 @@ class Links:
         return columns
 
 
-def _directions(operations: NDArray[Any]) -> tuple[NDArray[np.int8], Integers]:
+def _directions(operations: Records) -> tuple[NDArray[np.int8], Integers]:
     """Return the direction and the forward operation of each operation.
 
     The direction is the operation's own label, else that of the innermost enclosing operation with a label. A forward
@@ -255,7 +255,7 @@ class Launched:
     else the same. The launches are an array of all `LAUNCH`.
     """
 
-    def __init__(self, steps: MarkedSteps, ran: MarkedSteps, launches: NDArray[Any]) -> None:
+    def __init__(self, steps: MarkedSteps, ran: MarkedSteps, launches: Records) -> None:
         self.steps, self._ran = steps, ran
         self.launches = launches[np.argsort(launches["correlation"], kind="stable")]  # sorted by correlation id
 

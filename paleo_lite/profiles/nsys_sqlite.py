@@ -22,11 +22,9 @@ from ..errors import BadProfile
 from .launches import LAUNCH, OPERATION, HostRange, Launched, Links, ProgramPaths, direction_of, find_steps
 from .lines import LONGEST_LINE, gpu_category, quoted
 from .sqlite_file import Entries, open_readonly, recognised_tables, tables_of
-from .table import LATEST_NS, batch_of, encode_text, text_array
+from .table import LATEST_NS, Records, batch_of, encode_text, text_array
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from .launches import Integers
 
 TABLES = {
@@ -323,7 +321,7 @@ class _Ranges:
         sequence = -1 if match["sequence"] is None else int(match["sequence"])
         return -1, thread, start, end, code, params, sequence, direction_of(match["op"])
 
-    def link(self, launches: NDArray[Any]) -> _Linked:
+    def link(self, launches: Records) -> _Linked:
         """Return the links of the events launched by these calls (see `launches.LAUNCH`)."""
         names, starts, ends = zip(*self._own) if self._own else ((), (), ())
         steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])

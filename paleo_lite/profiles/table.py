@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,6 +19,12 @@ from ..errors import BadProfile
 if TYPE_CHECKING:
     import pandas
     from numpy.typing import NDArray
+
+Records: TypeAlias = Any
+"""An array of records, whose fields have types of their own.
+
+As `NDArray[Any]` each operation on a field would take the type checker up to seven seconds: it tries all overloads.
+"""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
