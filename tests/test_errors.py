@@ -106,10 +106,13 @@ OF_OTHERS = {
 
 
 def messages_of(path):
-    """Yield the texts of a module, without those that describe what stands above them."""
-    tree = ast.parse(path.read_text())
-    described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    """Yield the texts of a module that advises options, without those that describe what stands above them."""
+    source = path.read_text()
+    if "`--" not in source:
+        return
+    nodes = list(ast.walk(ast.parse(source)))
+    described = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
             yield node.value
 

@@ -367,7 +367,10 @@ def test_every_output_is_written_atomically():
     package = Path(files.__file__).parent
     found = Counter()
     for path in package.rglob("*.py"):
-        calls = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call))
+        text = path.read_text("utf-8")
+        if not any(f"{name}(" in text for name in ("open", *WRITERS)):
+            continue
+        calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
         found[path.relative_to(package).as_posix()] += sum(map(is_writing, calls))
     assert +found == IN_FOLDERS_OF_THEIR_OWN
 

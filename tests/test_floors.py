@@ -28,17 +28,24 @@ APART = [{"architectures", "machines", "profiles", "measurement"}, {"timing", "p
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in FLOORS)
 
 
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of a statement that hold statements."""
+
+
 @cache
-def nodes_of(path: Path) -> list[ast.AST]:
-    """All of a module's syntax."""
-    return list(ast.walk(ast.parse(path.read_text())))
+def statements_of(path: Path) -> list[ast.AST]:
+    """The syntax of a module and all its statements, also those of its functions and classes."""
+    found: list[ast.AST] = [ast.parse(path.read_text())]
+    for node in found:  # grows
+        found += [inner for block in BLOCKS for inner in getattr(node, block, ())]
+    return found
 
 
 def imported(path: Path) -> set[str]:
     """Rooms of the house that a module imports from, anywhere in it."""
     found = set()
     package = ["paleo_lite", *path.relative_to(PACKAGE).parts[:-1]]
-    for node in nodes_of(path):
+    for node in statements_of(path):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             full = base + (node.module.split(".") if node.module else [])
@@ -72,9 +79,9 @@ def test_imports_point_down() -> None:
 
 def names_imported(path: Path) -> set[str]:
     """Return the root package of each absolute import of a module."""
-    nodes = nodes_of(path)
-    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    statements = statements_of(path)
+    found = {alias.name for node in statements if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module or "" for node in statements if isinstance(node, ast.ImportFrom) and not node.level}
     return {name.partition(".")[0] for name in found}
 
 
@@ -107,7 +114,7 @@ def modules_imported(path: Path, known: set[str]) -> set[str]:
     """Return the modules of the package that a module imports anywhere, also for types alone."""
     found = set()
     package = names_of(path.parent / "__init__.py").split(".")
-    for node in nodes_of(path):
+    for node in statements_of(path):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
             found |= {full if (full := f"{base}.{alias.name}") in known else base for alias in node.names}
@@ -134,7 +141,7 @@ def modules_loaded(name: str) -> set[str]:
             continue
         loaded.add(module)
         package = names_of(paths[module].parent / "__init__.py").split(".")
-        tree = nodes_of(paths[module])[0]
+        tree = statements_of(paths[module])[0]
         assert isinstance(tree, ast.Module)
         for node in tree.body:
             if isinstance(node, ast.ImportFrom) and node.level:
