@@ -94,7 +94,7 @@ STRANGE: dict[str, Any] = {
 SLOW_ARGUMENTS = {"image_size"}
 
 
-@pytest.mark.spread(60)
+@pytest.mark.spread(40)
 @pytest.mark.parametrize(
     ("function", "argument"),
     [

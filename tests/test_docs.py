@@ -64,9 +64,10 @@ def session(tmp_path_factory):
 
 
 LONG = (
-    *(f"docs/{page}.md" for page in ("accuracy", "model", "pipelines", "plots", "profiles", "report")),
+    *(f"docs/{page}.md" for page in ("accuracy", "efficiency", "model", "pipelines", "plots", "profiles", "report")),
     *(f"docs/{page}.md" for page in ("scale", "transformers", "how-to/calibrate-from-result-files")),
-    *(f"docs/how-to/{page}.md" for page in ("choose-hardware", "fine-tune", "reinforce", "serve")),
+    *(f"docs/how-to/{page}.md" for page in ("calibrate-from-my-profile", "choose-hardware", "fine-tune")),
+    *(f"docs/how-to/{page}.md" for page in ("reinforce", "serve")),
     "docs/sweep.md",
     *(f"{command} --help" for command in ("best", "calibrate", "diffusion", "kernels", "plot", "rl", "serve", "train")),
 )

@@ -331,7 +331,7 @@ def test_narrower_weights_never_need_more_bytes_or_memory(seed: int, kind: str) 
     assert impossible(partial(narrower_weights_need_more, kind), seed, MANY) == []
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lower_power_limit_is_never_faster(seed: int, kind: str) -> None:
@@ -360,7 +360,7 @@ def test_a_link_that_nobody_measured_has_latencies_as_others() -> None:
     assert _asked("serve", **asked).time_s < _asked("serve", **asked, link="infiniband-ndr").time_s
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forecast_is_never_below_its_bound_without_a_note(seed: int, kind: str) -> None:

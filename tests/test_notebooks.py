@@ -217,6 +217,7 @@ def test_feeding_the_gpu(execute, tmp_path_factory):
     assert turns < ahead
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.needs_data
 def test_paleo_and_ppp(on_data, built):

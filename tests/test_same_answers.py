@@ -351,7 +351,7 @@ def test_every_parameter_is_documented() -> None:
         assert not missing, f"paleo_lite.{name} does not document {missing}"
 
 
-@pytest.mark.spread(18)
+@pytest.mark.spread(12)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ask"),
@@ -376,7 +376,7 @@ def test_a_command_and_its_function_agree(name: str, ask: Ask, files: dict[str, 
     }
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(IN_A_FILE))
 def test_a_command_and_its_function_write_the_same(

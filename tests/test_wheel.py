@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_installed_wheel_predicts_away_from_the_checkout(tmp_path: Path) -> None:
     subprocess.run(

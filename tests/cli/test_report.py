@@ -151,7 +151,7 @@ QUESTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_commands_on_the_page_give_its_figures(name, tmp_path):
     """The JSON of the command that a report lists is that of the question, and its own command gives the same file."""

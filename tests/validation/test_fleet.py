@@ -38,7 +38,7 @@ def test_a_published_deployment() -> None:
     assert times.ttft_s[1] == pytest.approx(0.323, rel=0.35) and times.ttft_s[0] < 0.323 < times.ttft_s[2]
 
 
-@pytest.mark.spread(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tiers", "published"),

@@ -87,7 +87,7 @@ def test_the_fit_of_the_stack_chooses_the_kernels_of_experts_of_the_stack() -> N
     assert constants.expert_efficiency == {name: PRIOR[name][0] for name in ("separate", "fused")}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", ["fp8", "expert_host_s", "exposed_tensor", "exposed_sharding", "state_space_dual"])
 def test_a_fit_predicts_steps_anew_where_they_depend_on_a_constant(name: str) -> None:

@@ -79,7 +79,7 @@ def texts(page):
     return [unescaped(element.value) for kind in kinds for element in kind]
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("asked", WANTED)
 def test_every_question_opens_on_three_devices_and_names_no_option_of_the_command_line(asked):
     page = opened(ask=asked)
@@ -261,7 +261,7 @@ def test_calibrations_are_those_of_the_devices():
     assert address(page, "gpu") == ["k40m"] and "calibration" not in page.query_params
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     "query",
     [

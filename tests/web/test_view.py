@@ -168,7 +168,7 @@ ASKED = {
 }  # fmt: skip
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("query", ASKED.values(), ids=ASKED)
 def test_page_command_and_python_give_the_same_json(query):
     view, problems = read_query(query)
