@@ -64,7 +64,7 @@ def whole(samples, nvprof_file, rocpd_file, tmp_path_factory):
     )
 
 
-@pytest.mark.spread(7)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("key", READERS)
 @given(ACCIDENTS, st.sampled_from(READERS), st.booleans())
 def test_damaged_small_files(tmp_path, whole, table_or_our_error, key, happened, other, zipped):
@@ -98,7 +98,7 @@ def test_every_cut_of_a_small_file(tmp_path, whole, table_or_our_error, key):
         table_or_our_error(path, detect.load_reader(*key.split(".")))
 
 
-@pytest.mark.spread(22)
+@pytest.mark.spread(11)
 @pytest.mark.parametrize("key", TEXTS)
 @pytest.mark.parametrize("number", [b"1e308", b"9" * 400, b"-1", b"1..5"])
 def test_every_number_of_a_small_file(tmp_path, whole, table_or_our_error, key, number):
@@ -117,7 +117,7 @@ SWOLLEN = [
 ]
 
 
-@pytest.mark.spread(16)
+@pytest.mark.spread(8)
 @pytest.mark.parametrize(("key", "filler"), SWOLLEN)
 def test_gzip_that_swells(tmp_path, whole, table_or_our_error, key, filler):
     raw = whole[key]

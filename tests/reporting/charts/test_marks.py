@@ -33,7 +33,7 @@ def asked():
             for model in ("calibrated", "roofline")}  # fmt: skip
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("chart", [prediction_roofline, layer_chart, kind_chart, pass_chart])
 def test_only_bounds_are_hollow_and_labelled(asked, chart):

@@ -40,7 +40,7 @@ def prediction():
     return pl.predict("mobilenet_v2", gpu="titan-rtx", precision="fp16", batch_size=8, phase="training")
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", CHARTS)
 def test_every_chart_becomes_every_format(prediction, name):
     from PIL import Image
