@@ -179,7 +179,12 @@ def _plain_traffic(question: Serve, demand: Demand, deployment: Deployment) -> t
     workload = parse_workload(question.workload)
     count = demand.count(deployment.replicas)
     traffic = workload.traffic(
-        count, rate_per_s=demand.rate_per_s, concurrency=demand.concurrency, arrivals=demand.arrivals, seed=demand.seed
+        count,
+        rate_per_s=demand.rate_per_s,
+        concurrency=demand.concurrency,
+        arrivals=demand.arrivals,
+        seed=demand.seed,
+        drift_apart=deployment.engine.mixes_phases,
     )
     return traffic, f"{demand.describe(count)}, {workload.describe()}"
 

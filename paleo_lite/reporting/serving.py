@@ -246,9 +246,10 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         facts.append(("prefix cache", prefix_cache))
     facts.append(("engine", f"{serving.engine}: {serving.engine_limits}"))
     facts.append(("overhead", f"{format_si(serving.overhead_s, 's', 3)} per iteration"))
-    facts.append(
-        ("simulated", f"{format_plural(serving.requests, 'request')} in {format_si(serving.duration_s, 's', 3)}")
-    )
+    simulated = f"{format_plural(serving.requests, 'request')} in {format_si(serving.duration_s, 's', 3)}"
+    if serving.shortened_requests:
+        simulated += f", {serving.shortened_requests:,} of them with shortened answers, which rates count in part"
+    facts.append(("simulated", simulated))
     facts.append(("time model", serving.model))
     return facts
 
@@ -272,7 +273,7 @@ def _figure_table(serving: Serving) -> Table:
         if figure is None or figure.value is None:
             continue
         show = format_percent if name in PERCENTAGES else format_number
-        label = describe_figure(name, serving.figures)
+        label = describe_figure(name, serving.figures, is_split=serving.prefill_pool is not None)
         rows.append({"figure": label, "value": show(figure.value), "interval": _interval(figure, show)})
     value, interval = find_column("value", left=False), find_column("interval", show=str)  # in the units of the figures
     columns = select_columns("figure", value, interval, drop=("interval",))

@@ -53,6 +53,9 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         The traffic as text.
     requests : int
         Number of simulated requests.
+    shortened_requests : int
+        Those of them whose answers are shorter than asked for, so that users do not stay in step; rates count each as
+        its share of a whole answer.
     duration_s : float
         Time from the first arrival to the last answer.
     latencies : dict of str to dict of str to Figure
@@ -147,6 +150,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     prefix_hit_rates: tuple[float, ...] | None = None
     longest_request: int | None = None
     replica_counts: tuple[Count, ...] | None = None
+    shortened_requests: int = 0
     classes: tuple[ClassAnswer, ...] | None = None
 
     @property
@@ -306,6 +310,7 @@ def answer(
         devices=deployment.devices,
         traffic=description,
         requests=len(traffic),
+        shortened_requests=traffic.shortened_requests,
         duration_s=whole_span(simulated.outcomes).seconds,
         latencies=_latencies_of(list(at_levels.values()), prepared.latency_deviations),
         figures=_figures_of(at_levels, deployment, traffic),

@@ -90,14 +90,20 @@ ALL_FIGURES = FIGURES | SITE_FIGURES | PREFIX_FIGURES | ELASTIC_FIGURES | ADMISS
 """All figures of a deployment, with their meaning."""
 
 
-def describe_figure(name: str, present: Collection[str]) -> str:
-    """Return the meaning of a figure of an answer that has some figures.
+OF_POOL = ("mean_sequences", "cache_occupancy", "peak_cache_occupancy", "preemptions", "utilisation")
+"""Figures of split pools that are of the decode pool alone."""
+
+
+def describe_figure(name: str, present: Collection[str], *, is_split: bool = False) -> str:
+    """Return the meaning of a figure of an answer that has some figures, and whether it is one of split pools.
 
     Without a rate in the long run beside it, the rate of an answer is that of the whole run: of users, of requests at
     once, and where requests may be refused.
     """
     if name == "requests_per_s" and "run_requests_per_s" not in present:
         return FIGURES["run_requests_per_s"]
+    if is_split and name in OF_POOL:
+        return f"{ALL_FIGURES[name]}, decode pool"
     return ALL_FIGURES[name]
 
 

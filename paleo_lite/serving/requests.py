@@ -146,6 +146,13 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
         )
 
     @property
+    def shortened_requests(self) -> int:
+        """Number of requests that latencies leave out because their answers are shorter than the others."""
+        if self.left_out is None:
+            return 0
+        return int((self.output_tokens[self.left_out] < self.output_tokens[~self.left_out].max()).sum())
+
+    @property
     def counted(self) -> Ints:
         """Numbers of the requests that latencies count: first answers of users who drift apart are shorter."""
         return np.arange(len(self)) if self.left_out is None else np.flatnonzero(~self.left_out)
@@ -198,9 +205,7 @@ def generate_traffic(
         check_positive("`--rate`", rate_per_s, f"{rate_per_s:g}", "> 0 requests per second")
         if rate_per_s < LEAST_RATE:
             raise BadValue(f"`--rate` must be at least {LEAST_RATE:g} requests per second (got {rate_per_s:g})")
-    lengths_generator, arrivals_generator = (
-        np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(2)
-    )
+    lengths_generator, arrivals_generator = generators_of(seed)
     input_tokens = inputs.draw(count, lengths_generator)
     output_tokens = outputs.draw(count, lengths_generator)
     if rate_per_s is None or math.isinf(rate_per_s):
@@ -213,12 +218,35 @@ def generate_traffic(
     left_out, repeats_after = None, 0
     if concurrency is not None and not (inputs.is_constant and outputs.is_constant):
         repeats_after = requests_of_loop(concurrency)
-    elif concurrency is not None and count >= 2 * concurrency:
-        number = np.arange(count) % (REQUESTS_PER_USER * concurrency)
-        left_out = number < concurrency if drift_apart else np.arange(count) < concurrency
-        if drift_apart:
-            output_tokens[left_out] = _first_answers(output_tokens[left_out], concurrency, arrivals_generator)
+    elif concurrency is not None:
+        output_tokens, left_out = begin_apart(output_tokens, concurrency, arrivals_generator, drift_apart=drift_apart)
     return Traffic(arrival_s, input_tokens, output_tokens, concurrency, left_out, repeats_after=repeats_after)
+
+
+def generators_of(seed: int) -> tuple[np.random.Generator, np.random.Generator]:
+    """Return a generator of lengths, and one of arrivals and of the first answers of users."""
+    lengths, arrivals = (np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(2))
+    return lengths, arrivals
+
+
+def begin_apart(
+    output_tokens: Ints, users: int, generator: np.random.Generator, *, drift_apart: bool
+) -> tuple[Ints, Bools | None]:
+    """Return equally long answers with those that users of a closed loop begin with, and which latencies leave out.
+
+    The first answers are shorter where users `drift_apart`. Where there is no more than one answer of each user, there
+    are no others to be measured, and none is left out.
+    """
+    count = len(output_tokens)
+    if count < 2 * users:
+        return output_tokens, None
+    is_first = np.arange(count) < users
+    if not drift_apart:
+        return output_tokens, is_first
+    begins_anew = np.arange(count) % (REQUESTS_PER_USER * users) < users
+    apart = output_tokens.copy()
+    apart[begins_anew] = _first_answers(output_tokens[begins_anew], users, generator)
+    return apart, begins_anew
 
 
 def requests_of_loop(users: int, replicas: int = 1) -> int:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import BadValue, UnknownName
-from .requests import Traffic, scale_to_rate
+from .requests import Traffic, begin_apart, generators_of, scale_to_rate
 
 HASHED_TOKENS = 64
 """Tokens of a block of prompts, of which whole ones are found again: blocks of engines have 1 to 64."""
@@ -125,28 +125,46 @@ class SessionWorkload(NamedTuple):
         return float(self.settings.get("think_s", self.settings.get("tool_s", 0.0)))
 
     def traffic(
-        self, count: int, *, rate_per_s: float | None, concurrency: int | None, arrivals: str, seed: int
+        self,
+        count: int,
+        *,
+        rate_per_s: float | None,
+        concurrency: int | None,
+        arrivals: str,
+        seed: int,
+        drift_apart: bool = True,
     ) -> Traffic:
-        """Return so many requests; at a rate sessions start as often as their requests make the rate."""
+        """Return so many requests; at a rate sessions start as often as their requests make the rate.
+
+        Arrivals, and the first answers of users who `drift_apart`, are those of requests without anything in common.
+        Users whose every prompt is sent several times at once stay in step.
+        """
         generator = np.random.default_rng(np.random.SeedSequence(seed))
+        _, arrivals_generator = generators_of(seed)
         prompts = WORKLOADS[self.kind].make(self.settings, count, generator)
         follows = np.array(prompts.follows, dtype=np.int64)
         begins = follows < 0
+        has_sessions = not begins.all()
         arrival_s = np.zeros(count)
         if rate_per_s is not None and np.isfinite(rate_per_s):
             starts = int(np.ceil(begins.sum() / prompts.burst))
             per_start = count / starts
             gaps_s = np.full(starts, per_start / rate_per_s)
             if arrivals == "poisson":
-                gaps_s = generator.exponential(per_start / rate_per_s, starts)
+                gaps_s = arrivals_generator.exponential(1.0, starts) * per_start / rate_per_s
             start_s = scale_to_rate(np.cumsum(gaps_s) - gaps_s[0], rate_per_s / per_start)
             arrival_s[begins] = np.repeat(start_s, prompts.burst)[: begins.sum()]
-        has_sessions = not begins.all()
+        output_tokens, left_out = np.array(prompts.outputs, dtype=np.int64), None
+        if concurrency is not None and not has_sessions and prompts.burst == 1:
+            output_tokens, left_out = begin_apart(
+                output_tokens, concurrency, arrivals_generator, drift_apart=drift_apart
+            )
         return Traffic(
             arrival_s,
             np.array(prompts.inputs, dtype=np.int64),
-            np.array(prompts.outputs, dtype=np.int64),
+            output_tokens,
             concurrency,
+            left_out,
             hashes=tuple(prompts.hashes),
             hashed_tokens=HASHED_TOKENS,
             follows=follows if has_sessions else None,

@@ -34,6 +34,26 @@ def test_a_fleet_that_keeps_up_is_not_overloaded() -> None:
     assert (answer.figures["utilisation"].value or 1.0) < 0.9
 
 
+def test_prompts_of_which_no_two_begin_alike_are_answered_at_the_rate_of_any_others(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(1024), Lengths(32), count=80, rate_per_s=1.0)
+    apart = msgspec.structs.replace(traffic, hashes=tuple((2 * number, 2 * number + 1) for number in range(80)))
+    deployment = deployment.with_sequences(16)
+    expected = saturate(deployment.prepare(traffic), traffic)
+    assert saturate(deployment.prepare(apart), apart) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_few_prompts_have_the_rate_of_as_many_as_wanted(deployment: Deployment) -> None:
+    """Three prompts that are equal, and a hundred times as many of which three in a row are: two of three are found."""
+    rates = []
+    deployment = deployment.with_sequences(16)
+    for count in (3, 300):
+        traffic = generate_traffic(Lengths(1024), Lengths(32), count=count, rate_per_s=1.0)
+        hashes = tuple((2 * (number // 3), 2 * (number // 3) + 1) for number in range(count))
+        hashed = msgspec.structs.replace(traffic, hashes=hashes)
+        rates.append(saturate(deployment.prepare(hashed), hashed)[0])
+    assert rates[0] == pytest.approx(rates[1], rel=0.05)
+
+
 def test_the_rate_is_that_of_the_long_run() -> None:
     """Equal answers that begin together end together; those of users who come one by one, or of many lengths, do not.
 

@@ -8,8 +8,9 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.errors import PaleoError
 from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.prefix_cache import prefix_hit_rate
-from paleo_lite.serving.requests import Traffic
+from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.workloads import HASHED_TOKENS, parse_workload
 
 
@@ -28,6 +29,26 @@ def test_prompts_of_inference_perf_come_again() -> None:
     blocks = 7200 // HASHED_TOKENS
     new_blocks = 150 * (6000 // HASHED_TOKENS) + 750 * (blocks - 6000 // HASHED_TOKENS)
     assert prefix_hit_rate(traffic.hashes) == pytest.approx(1 - new_blocks / (1500 * blocks))
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "concurrency"),
+    [(10.0, None), (None, 8)],
+)
+def test_prompts_without_anything_in_common_are_those_of_no_workload(
+    rate_per_s: float | None, concurrency: int | None
+) -> None:
+    """The same arrivals, and the same first answers of users who drift apart."""
+    workload = make("best-of:samples=1,prompt=1000,output=500", 60, rate_per_s, concurrency)
+    plain = generate_traffic(Lengths(1000), Lengths(500), count=60, rate_per_s=rate_per_s, concurrency=concurrency)
+    assert workload.arrival_s == pytest.approx(plain.arrival_s)
+    assert workload.output_tokens.tolist() == plain.output_tokens.tolist()
+    assert workload.counted.tolist() == plain.counted.tolist()
+    assert workload.shortened_requests == plain.shortened_requests == (0 if concurrency is None else 8)
+
+
+def test_users_who_send_a_prompt_several_times_at_once_stay_in_step() -> None:
+    assert make("best-of:samples=4", 60, None, 8).left_out is None
 
 
 def test_every_prompt_of_a_session_begins_with_what_was_said() -> None:
