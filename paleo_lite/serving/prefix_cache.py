@@ -171,11 +171,6 @@ class BlocksOfRequests:
             hashes[: tokens // traffic.hashed_tokens]
             for hashes, tokens in zip(traffic.hashes, traffic.input_tokens.tolist())
         ]
-        # Those that are found: at least one token of a prompt is computed.
-        self.findable = [
-            hashes[: max(tokens - 1, 0) // traffic.hashed_tokens]
-            for hashes, tokens in zip(traffic.hashes, traffic.input_tokens.tolist())
-        ]
         # Of the answers, which the next prompts of a session contain.
         self.answers = [
             hashes[prompt // traffic.hashed_tokens : (prompt + answer) // traffic.hashed_tokens]
@@ -188,21 +183,35 @@ class BlocksOfRequests:
 class PrefixesOfRequests:
     """Prefix cache of a replica.
 
-    A request holds the blocks that it found and, after prefill, all full blocks of its prompt.
+    A request holds the blocks that it found and, after prefill, all full blocks of its prompt. At least its last token
+    is computed, without which there are no logits. Engines that reuse whole blocks compute that token's own block, one
+    of the engine, however many tokens a block of the prompts' hashes has: vLLM's `get_computed_blocks` looks for
+    `num_tokens - 1` tokens, as SGLang's `init_next_round_input` and TensorRT-LLM's `addSequence` do.
     """
 
-    def __init__(self, blocks: BlocksOfRequests, block_tokens: int, tiers: Sequence[Tier] = ()) -> None:
+    def __init__(
+        self,
+        blocks: BlocksOfRequests,
+        block_tokens: int,
+        tiers: Sequence[Tier] = (),
+        *,
+        reuses_parts: bool = False,  # whether a part of a block of the engine is reused, too
+    ) -> None:
         self.cache = PrefixCache(is_chained=blocks.is_chained)
         self.tiers = tiers  # what is below the device's memory, the fastest first
         self.load_s = 0.0  # seconds in which the prompts that were found last are read from the tiers
-        self.hashes, self.answers, self.findable = blocks.hashes, blocks.answers, blocks.findable
+        self.hashes, self.answers = blocks.hashes, blocks.answers
         self.hashed_tokens = blocks.hashed_tokens
         self.blocks_per_hash = -(-blocks.hashed_tokens // block_tokens)
+        self.reused_tokens = 1 if reuses_parts else block_tokens  # a multiple of which is reused of a prompt
         self.held = [0] * len(self.hashes)
 
-    def find(self, request: int) -> tuple[int, int]:
-        """Return the tokens of a prompt that are there, and the blocks of the KV cache of them that nobody holds."""
-        hashes = self.findable[request]
+    def find(self, request: int, tokens: int) -> tuple[int, int]:
+        """Return how many tokens of a prompt, of so many in all, need not be computed, and what holding them takes.
+
+        The latter is in blocks of the KV cache: those with the tokens that nobody holds.
+        """
+        hashes = self.hashes[request]
         found_blocks = self.cache.count_found(hashes)
         self.load_s = 0.0
         for block in hashes[found_blocks:] if self.tiers else ():
@@ -212,7 +221,13 @@ class PrefixesOfRequests:
             found_blocks += 1
             self.load_s += tier.block_s
         self.held[request] = found_blocks
-        return found_blocks * self.hashed_tokens, self.cache.count_unused(hashes[:found_blocks]) * self.blocks_per_hash
+        unheld_blocks = self.cache.count_unused(hashes[:found_blocks])
+        return self._count_reused(found_blocks, tokens), unheld_blocks * self.blocks_per_hash
+
+    def _count_reused(self, found_blocks: int, tokens: int) -> int:
+        """Return the tokens of a prompt of so many tokens that need not be computed where blocks of it are there."""
+        most_tokens = (tokens - 1) // self.reused_tokens * self.reused_tokens
+        return min(found_blocks * self.hashed_tokens, most_tokens)
 
     def hold_found(self, request: int) -> None:
         """Let a request hold what it has found."""
@@ -225,9 +240,9 @@ class PrefixesOfRequests:
         self.held[request] = len(self.hashes[request])
         return self.held[request] * self.hashed_tokens, newly_held * self.blocks_per_hash
 
-    def count_cached(self, request: int) -> int:
-        """Return the tokens of a prompt that are in the device's memory."""
-        return self.cache.count_found(self.findable[request]) * self.hashed_tokens
+    def count_cached(self, request: int, tokens: int) -> int:
+        """Return how many tokens of a prompt, of so many in all, are in the device's memory and reused."""
+        return self._count_reused(self.cache.count_found(self.hashes[request]), tokens)
 
     def keep_answer(self, request: int) -> None:
         """Keep the full blocks of an answer, which go before those of its prompt."""

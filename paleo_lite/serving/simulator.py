@@ -80,7 +80,12 @@ class Replica:
         check_requests(traffic, room, options.prefix_hit_rate)
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
-            self.prefixes = PrefixesOfRequests(blocks or BlocksOfRequests(traffic), room.block_tokens, tiers)
+            self.prefixes = PrefixesOfRequests(
+                blocks or BlocksOfRequests(traffic),
+                room.block_tokens,
+                tiers,
+                reuses_parts=engine.reuses_parts_of_blocks,
+            )
         self.adapters = None
         if traffic.adapters is not None and options.adapter_slots:
             self.adapters = AdapterSlots(traffic, options.adapter_slots, options.adapter_load_s)
@@ -179,7 +184,7 @@ class Replica:
 
     def take(self, request: int, time_s: float) -> None:
         """Take over a request that a fleet hands over at a time."""
-        found_tokens = 0 if self.prefixes is None else self.prefixes.count_cached(request)
+        found_tokens = 0 if self.prefixes is None else self.prefixes.count_cached(request, self.inputs[request])
         self.pending_of[request] = self.inputs[request] - found_tokens
         self.pending_tokens += self.pending_of[request]
         self.expected_blocks -= self.expected.pop(request, 0)
@@ -219,7 +224,7 @@ class Replica:
 
     def cost_blocks(self, request: int) -> float:
         """Return the blocks that are in use, and those of prompts that are to be computed if a request comes here."""
-        found_tokens = 0 if self.prefixes is None else self.prefixes.count_cached(request)
+        found_tokens = 0 if self.prefixes is None else self.prefixes.count_cached(request, self.inputs[request])
         tokens = self.inputs[request] - found_tokens + self.pending_tokens
         return tokens / self.block_tokens + self.used_blocks
 
@@ -304,7 +309,7 @@ class Replica:
             tokens = inputs[request] + decoded[request]
             newly_held = 0
             if prefixes is not None:
-                shared[request], newly_held = prefixes.find(request)
+                shared[request], newly_held = prefixes.find(request, tokens)
             own_tokens = tokens - shared[request]
             new_tokens = 1 if prompts_are_cached and not decoded[request] else own_tokens
             if budget <= 0 or (not is_chunked and new_tokens > budget and prompts):

@@ -88,15 +88,34 @@ def line(timestamp: float, hashes: list[int] | None, tokens: int | None = None, 
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.gz"])
 def test_a_server_computes_what_its_cache_does_not_find(tmp_path: Path, name: str) -> None:
-    """The second and third request find two and three of four blocks, of which the last token is always computed."""
+    """The second request finds two of four blocks, the third all but the last of vLLM's blocks, of 16 tokens."""
     lines = [line(0, [1, 2, 3, 4]), line(60_000, [1, 2, 5, 6]), line(120_000, [1, 2, 3, 4])]
     serving = pl.serve(**SERVER, requests=write_trace(tmp_path / name, lines))
-    assert serving.figures["prefix_hit_rate"].value == pytest.approx((0 + 2 + 3) / 12)
+    assert serving.figures["prefix_hit_rate"].value == pytest.approx((0 + 1024 + 2048 - 16) / (3 * 2048))
     assert any(note.startswith("50.0% of the blocks of these prompts were in earlier ones") for note in serving.notes)
     without = pl.serve(
         **SERVER, requests=write_trace(tmp_path / "plain.jsonl", [line(0, None, 2048) for _ in range(3)])
     )
     assert "prefix_hit_rate" not in without.figures
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "computed_tokens"),
+    [
+        ("vllm", "", 16),  # get_computed_blocks: whole blocks of the first 1,023 tokens
+        ("vllm", "block-size=128", 128),
+        ("sglang", "", 1),  # init_next_round_input: pages of one token
+        ("tensorrt-llm", "", 1),  # addSequence: also a part of a block, up to the last token
+    ],
+)
+def test_of_a_prompt_that_is_there_an_engine_computes_its_own_last_block(
+    tmp_path: Path, engine: str, settings: str, computed_tokens: int
+) -> None:
+    """The blocks of the trace have 512 tokens, those of engines fewer; only the first prompt is computed whole."""
+    trace = write_trace(tmp_path / "trace.jsonl", [line(10_000 * number, [1, 2]) for number in range(4)])
+    options = {"engine_settings": settings} if settings else {}
+    serving = pl.serve(**SERVER, engine=engine, requests=trace, **options)
+    assert serving.figures["prefix_hit_rate"].value == pytest.approx(3 * (1024 - computed_tokens) / (4 * 1024))
 
 
 def test_common_prefixes_make_first_tokens_earlier(tmp_path: Path) -> None:
@@ -159,9 +178,9 @@ def test_a_waiting_request_without_room_is_looked_up_once(
     looks: list[int] = []
     find = PrefixesOfRequests.find
 
-    def noted(self: PrefixesOfRequests, request: int) -> tuple[int, int]:
+    def noted(self: PrefixesOfRequests, request: int, tokens: int) -> tuple[int, int]:
         looks.append(request)
-        return find(self, request)
+        return find(self, request, tokens)
 
     monkeypatch.setattr(PrefixesOfRequests, "find", noted)
     traffic = generate_traffic(Lengths(1024), Lengths(200, 50), count=40, concurrency=16)

@@ -84,9 +84,9 @@ def test_answers_in_progress_have_any_part_left() -> None:
 
 
 def test_prompts_that_are_cached_are_answered_at_the_rate_of_cached_ones(deployment: Deployment) -> None:
-    """The same prompt again and again: only its last block is computed, as with a prefix that all have."""
+    """The same prompt again and again: only the engine's last block is computed, as with a prefix that all have."""
     traffic = generate_traffic(Lengths(2048), Lengths(8), count=400, rate_per_s=1.0)
-    cached = msgspec.structs.replace(deployment.options, prefix_hit_rate=(2048 - 512) / 2048)
+    cached = msgspec.structs.replace(deployment.options, prefix_hit_rate=(2048 - deployment.engine.block_tokens) / 2048)
     deployment = deployment.with_sequences(32)
     known = msgspec.structs.replace(deployment, options=cached)
     hashed = msgspec.structs.replace(traffic, hashes=((1, 2, 3, 4),) * 400)

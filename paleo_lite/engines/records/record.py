@@ -255,6 +255,7 @@ class Server(Engine, frozen=True, kw_only=True):
     # Whether the tokens per iteration alone are those of each rank, where ranks share the other limits.
     tokens_per_rank: bool = False
     block_tokens: int  # tokens per block of the paged KV cache
+    reuses_parts_of_blocks: bool = False  # whether a prompt reuses a part of a block that an earlier one has in common
     # Fraction of the device memory that weights, activations and cache may take, or, with `is_fraction_of_free`, of the
     # memory that weights and activations leave free, that becomes the cache.
     memory_fraction: float

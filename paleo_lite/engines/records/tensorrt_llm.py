@@ -101,6 +101,8 @@ TENSORRT_LLM = Server(
     max_sequences=2048,
     limits_per_rank=True,
     block_tokens=32,
+    # `KvCacheConfig.enable_partial_reuse`; `WindowBlockManager::addSequence` looks for all tokens but the last one.
+    reuses_parts_of_blocks=True,
     memory_fraction=0.9,
     is_fraction_of_free=True,
     chunked_prefill=0,
