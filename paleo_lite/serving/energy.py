@@ -8,7 +8,7 @@ iterations devices wait.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -84,32 +84,76 @@ def drawn_by(power: Power, activity: Activity, busy_s: float, waiting_s: float, 
     return Drawn(devices * (watts * busy_s + power.idle_w * waiting_s), watts, float(low_w), float(high_w))
 
 
+class Served(NamedTuple):
+    """Requests that replicas have served, or would serve."""
+
+    requests: float
+    prompt_tokens: float  # of a request, that are computed
+    cached_tokens: float  # of its prompt, that are found
+    iterations: float  # that decode
+    sequences: float  # that each of them decodes
+    context: float  # their mean context
+
+
 def served_activity(outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int) -> Activity:
     """Return what one device of each replica does in all iterations together.
 
     The iterations are taken to be alike: each decodes the mean number of sequences at their mean context.
     """
-    speculation = deployment.options.speculation
     iterations = sum(outcome.iterations for outcome in outcomes)
     outputs = np.concatenate([outcome.output_tokens for outcome in outcomes]).astype(np.float64)
     requests, decoded = len(outputs), float(np.maximum(outputs - 1, 0).sum())
     prompt_tokens = sum(outcome.computed_tokens for outcome in outcomes) / requests
     mean_input = input_tokens / requests
-    context = mean_input + float((outputs**2).sum() / outputs.sum()) / 2
+    served = Served(
+        requests=requests,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=max(mean_input - prompt_tokens, 0.0),
+        iterations=iterations if decoded else 0,
+        sequences=decoded / deployment.options.speculation.tokens_per_iteration / max(iterations, 1),
+        context=decoded_context(mean_input, outputs),
+    )
+    return activity_of(deployment, served)
+
+
+def decoded_context(prompt_tokens: float, output_tokens: Any) -> float:
+    """Return the mean context of the iterations that decode answers to prompts of a mean length."""
+    outputs = np.asarray(output_tokens, dtype=np.float64)
+    return prompt_tokens + float((outputs**2).sum() / outputs.sum()) / 2
+
+
+def activity_of(deployment: Deployment, served: Served) -> Activity:
+    """Return what one device of a replica does for some requests."""
+    speculation, timer = deployment.options.speculation, deployment.timer
     total = Activity()
-    if decoded and iterations:
-        sequences = decoded / speculation.tokens_per_iteration / iterations
+    if served.iterations:
+        sequences, context = served.sequences, served.context
         drafted = speculation.draft_length + 1
-        decoding = deployment.timer.decode_activity(sequences, context, drafted)
+        decoding = timer.decode_activity(sequences, context, drafted)
         if speculation.heads:
-            block = deployment.timer.decode_activity(sequences, context)
+            block = timer.decode_activity(sequences, context)
             share = speculation.draft_passes / deployment.on_device.workload.network.blocks
             decoding = decoding.plus(block.times(share))
         elif deployment.draft_timer is not None:
             drafting = deployment.draft_timer.decode_activity(sequences, context)
             decoding = decoding.plus(drafting.times(speculation.draft_passes))
-        total = decoding.times(iterations)
-    if prompt_tokens >= 1:
-        reading = deployment.timer.prompt_activity(prompt_tokens, max(mean_input - prompt_tokens, 0.0))
-        total = total.plus(reading.times(requests))
+        total = decoding.times(served.iterations)
+    if served.prompt_tokens >= 1:
+        reading = timer.prompt_activity(served.prompt_tokens, served.cached_tokens)
+        total = total.plus(reading.times(served.requests))
     return total
+
+
+def busy_energy_j(deployment: Deployment, served: Served, busy_s: float) -> float | None:
+    """Return the energy of the devices of a replica that serves requests in some seconds without a pause.
+
+    None if they draw unknown power.
+    """
+    placed = deployment.on_device
+    device = placed.machine.device
+    power = power_of(device, has_experts=placed.workload.has_experts)
+    watts = device.power_w
+    if power is not None:
+        shares = activity_of(deployment, served).shares_of(busy_s)
+        watts = float(power.watts(shares))
+    return None if watts is None else placed.devices * watts * busy_s

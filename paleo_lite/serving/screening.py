@@ -1,7 +1,8 @@
 """Leave out of the simulations what can be neither among the deployments that are shown nor on the front, by bounds.
 
 Shown are the best of those that meet the objectives, and the front of tokens per second and device over those of a
-user. What a replica answers, and how fast a user reads, is bounded by its iterations alone; so is what a rate costs.
+user. What a replica answers, and how fast a user reads, is bounded by its iterations alone; so is what a rate costs,
+and the energy of a token.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import NamedTuple
 from ..errors import DoesNotFit
 from ..text import format_plural
 from .candidates import RANKINGS, SHOWN_CANDIDATES, Candidate, Criteria, NotSimulated, TooLarge, within
+from .energy import Served, busy_energy_j, decoded_context
 from .requests import Demand
 from .slo import Objective
-from .splits import may_meet
+from .splits import PoolEstimate, may_meet
 from .too_large import find_too_large, margin_of, most_requests_per_s
 from .trials import LimitedPool
 
@@ -58,7 +60,9 @@ class Screening:
     ) -> None:
         self.pairs = pairs
         self.demand, self.objectives, self.criteria = demand, objectives, criteria
-        self.has_prices = any(trial.pool.price_usd_per_h is not None for trial in trials)
+        needs_price = RANKINGS[criteria.by].needs == "price"
+        # Whether the figure of the ranking is known of any; otherwise devices are ranked.
+        self.is_ranked_by_figure = any(_is_known(trial.pool, needs_price=needs_price) for trial in trials)
         self.simulated: list[tuple[LimitedPool, Candidate]] = []
         self.too_large: list[tuple[LimitedPool, TooLarge]] = []
         self.left_out: list[tuple[LimitedPool, Bound]] = []
@@ -124,7 +128,7 @@ class Screening:
             return True
         figure = RANKINGS[self.criteria.by].figure(has_rate=self.demand.finite_rate_per_s is not None)
         values = [
-            getattr(candidate, figure) if self.has_prices else candidate.devices
+            getattr(candidate, figure) if self.is_ranked_by_figure else candidate.devices
             for candidate in candidates
             if candidate.meets_objectives and candidate.is_forecast >= bound.is_forecast
         ]
@@ -152,7 +156,7 @@ class Screening:
         return Bound(
             tokens_per_s_per_gpu=most_tokens_per_s / pool.devices,
             tokens_per_s_per_user=1 / least_s,
-            value=self._least_value(trial, most_tokens_per_s, devices),
+            value=self._least_value(trial, margin * requests_per_s, devices),
             devices=devices,
             is_forecast=pool.deployment.timer.is_forecast,
             is_too_slow=not may_meet(0.0, tpot_s, pool, self.objectives),
@@ -169,18 +173,20 @@ class Screening:
             return math.ceil(self.demand.concurrency / limit) * pool.devices
         return max((criteria.devices or 0) // pool.devices, 1) * pool.devices
 
-    def _least_value(self, trial: LimitedPool, most_tokens_per_s: float, devices: float) -> float:
-        """Return what is ranked, at the least; 0 for energy, of which nothing is known without a simulation."""
+    def _least_value(self, trial: LimitedPool, most_requests_per_s: float, devices: float) -> float:
+        """Return what is ranked, at the least."""
         pool, figure = trial.pool, RANKINGS[self.criteria.by].figure(has_rate=self.demand.finite_rate_per_s is not None)
-        if not self.has_prices:
+        if not self.is_ranked_by_figure:
             return devices
+        answer_tokens = float(pool.sample.output_tokens.mean())
+        if figure == "joules_per_million_output_tokens":
+            energy_j = _least_energy_j(trial, 1 / most_requests_per_s)
+            return math.inf if energy_j is None else energy_j / answer_tokens * 1e6
         if pool.price_usd_per_h is None:
             return math.inf
         if figure == "usd_per_h":
             return pool.price_usd_per_h * devices / pool.devices
-        if figure == "usd_per_million_output_tokens":
-            return pool.price_usd_per_h / 3600 / most_tokens_per_s * 1e6
-        return 0.0
+        return pool.price_usd_per_h / 3600 / (most_requests_per_s * answer_tokens) * 1e6
 
     def _tpot_at_rate_s(self, trial: LimitedPool) -> float:
         """Return the time per output token at the rate, at the least: that of the fewest sequences that carry it."""
@@ -198,6 +204,35 @@ class Screening:
                 break
             sequences = needed
         return token_s
+
+
+def _is_known(pool: PoolEstimate, *, needs_price: bool) -> bool:
+    """Return whether the price of a deployment is known, or the power of its devices."""
+    if needs_price:
+        return pool.price_usd_per_h is not None
+    return pool.deployment.on_device.machine.device.power_w is not None
+
+
+def _least_energy_j(trial: LimitedPool, least_s: float) -> float | None:
+    """Return the energy of a request at the least, of which a replica answers one in so many seconds at the least.
+
+    Iterations decode as many sequences as they may, which share the weights that are read; a device that takes longer
+    for the same work draws its idle power for longer. None if the power is unknown.
+    """
+    pool, limit, draft = trial
+    deployment, sample = pool.with_draft(draft).deployment, pool.sample
+    prompt_tokens = float(sample.input_tokens.mean())
+    found_tokens = deployment.options.prefix_hit_rate * prompt_tokens
+    decoded_tokens = float(sample.output_tokens.mean()) - 1
+    served = Served(
+        requests=1,
+        prompt_tokens=prompt_tokens - found_tokens,
+        cached_tokens=found_tokens,
+        iterations=decoded_tokens / pool.tokens_per_iteration(draft) / limit,
+        sequences=limit,
+        context=decoded_context(prompt_tokens, sample.output_tokens),
+    )
+    return busy_energy_j(deployment, served, least_s)
 
 
 def _describe(trial: LimitedPool) -> str:

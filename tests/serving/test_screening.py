@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import paleo_lite as pl
@@ -11,7 +12,7 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.document import Table
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving import advise, screening
-from paleo_lite.serving.candidates import Candidate, Criteria, DeploymentAdvice
+from paleo_lite.serving.candidates import RANKINGS, Candidate, Criteria, DeploymentAdvice
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import Demand
 from paleo_lite.serving.screening import Screening
@@ -24,7 +25,14 @@ USERS = Demand(Lengths(1000), Lengths(60), concurrency=64)
 
 @pytest.mark.parametrize(
     ("demand", "engine", "by"),
-    [(RATE, "vllm", "cost"), (RATE, "sglang", "cost"), (USERS, "vllm", "cost"), (USERS, "tensorrt-llm", "hourly")],
+    [
+        (RATE, "vllm", "cost"),
+        (RATE, "vllm", "joules"),
+        (RATE, "sglang", "cost"),
+        (USERS, "vllm", "cost"),
+        (USERS, "vllm", "joules"),
+        (USERS, "tensorrt-llm", "hourly"),
+    ],
 )
 def test_no_simulation_exceeds_its_bound(demand: Demand, engine: str, by: str) -> None:
     """Tokens per second and device, those of a user, and what is ranked, of simulations at small and large limits."""
@@ -33,14 +41,24 @@ def test_no_simulation_exceeds_its_bound(demand: Demand, engine: str, by: str) -
     trials = [LimitedPool(pool, limit, None) for limit in (1, 8, 64)]
     criteria = Criteria(by)
     screened = Screening(trials, [], demand, (), criteria)
-    has_rate = demand.rate_per_s is not None
-    figure = "usd_per_h" if has_rate or by == "hourly" else "usd_per_million_output_tokens"
+    figure = RANKINGS[by].figure(has_rate=demand.rate_per_s is not None)
     for trial, bound in screened.waiting:
         candidate = trial.simulate(demand, (), criteria)
         assert bound is not None and not bound.is_too_slow
         assert 0.5 * bound.tokens_per_s_per_gpu < candidate.tokens_per_s_per_gpu < bound.tokens_per_s_per_gpu
         assert candidate.tokens_per_s_per_user < bound.tokens_per_s_per_user
         assert bound.value <= getattr(candidate, figure) < 2 * bound.value
+
+
+def test_energy_is_ranked_by_without_a_price() -> None:
+    """A device of which no price is known draws power all the same."""
+    question = pl.Serve("llama-3-8b", gpu="h100-sxm", rate="1")
+    pool = advise._prepare_pool(make_deployment(question), RATE, ())
+    priceless = msgspec.structs.replace(pool.deployment, price_usd_per_h=None, listing=None)
+    pool = msgspec.structs.replace(pool, deployment=priceless)
+    screened = Screening([LimitedPool(pool, 8, None)], [], RATE, (), Criteria("joules"))
+    assert screened.is_ranked_by_figure
+    assert not Screening([LimitedPool(pool, 8, None)], [], RATE, (), Criteria("cost")).is_ranked_by_figure
 
 
 def test_what_is_certain_to_miss_its_objectives_does_miss_them() -> None:
