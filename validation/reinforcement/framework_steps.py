@@ -199,9 +199,18 @@ def _is_eager(row: dict[str, str]) -> bool:
 
 
 def _engine_of(row: dict[str, str]) -> str | None:
-    """Return the engine of a row, where it is older than those of today: verl until 0.3 needed vLLM 0.6.3 or older."""
-    is_old = row["framework"] == "verl" and re.match(r"~?0\.[0-3]\b", row["framework_version"]) is not None
-    return "vllm-0.7" if is_old else None
+    """Return the engine of a row, where its attention tells that it is older than those of today.
+
+    vLLM from 0.8 on starts its former engine for xFormers, which the new one had only later
+    (https://github.com/vllm-project/vllm/pull/21342).
+    """
+    return "vllm-0.7" if "XFORMERS" in row["framework_version"] else None
+
+
+def _longest_response(row: dict[str, str]) -> int:
+    """Return the tokens of the longest response: the limit, or what notes say was reached below it."""
+    reached = re.search(r"max length reached (\d+)", row["notes"])
+    return int(reached[1]) if reached else int(float(row["response_tokens_max"] or 1))
 
 
 def _trainer_row(row: dict[str, str]) -> RlMeasurement:
@@ -287,7 +296,7 @@ def _question(row: dict[str, str], **changes: Any) -> pl.Rl:
         "samples_per_prompt": int(row["generations_per_prompt"] or 1),
         "prompt_tokens": prompt_tokens,
         "response_tokens": float(row["response_tokens_mean"] or 1),
-        "max_tokens": prompt_tokens + int(float(row["response_tokens_max"] or 1)),
+        "max_tokens": prompt_tokens + _longest_response(row),
         "clipped_share": _clipped_share_of(row["notes"]),
         "updates_per_step": _updates_of(row),
         "micro_batch": _micro_batch_of(row["micro_batch"]),
