@@ -94,17 +94,20 @@ def has_coherent_host(device: Device) -> bool:
     return any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links)
 
 
-def with_rollout_host(deployment: Deployment, constants: RlConstants, nodes: int) -> Deployment:
+def with_rollout_host(
+    deployment: Deployment, constants: RlConstants, nodes: int, *, is_eager: bool = False
+) -> Deployment:
     """Return an engine with what its host does in rollouts beyond serving, and with exchanges between nodes."""
     factor = constants.coherent_host if has_coherent_host(deployment.on_device.machine.device) else 1.0
     waited_s = across_nodes_s(deployment, nodes, constants.across_nodes_s) + constants.iteration_s * factor
     engine = deployment.engine
     low_s, high_s = engine.overhead_range_s
+    eager_s = engine.eager_sequence_s if is_eager else 0.0
     engine = msgspec.structs.replace(
         engine,
         overhead_s=engine.overhead_s + waited_s,
         overhead_range_s=(low_s + waited_s, high_s + waited_s),
-        sequence_overhead_s=engine.sequence_overhead_s + constants.token_s * factor,
+        sequence_overhead_s=engine.sequence_overhead_s + eager_s + constants.token_s * factor,
     )
     return msgspec.structs.replace(deployment, engine=engine)
 
@@ -141,7 +144,7 @@ def roll_out(
     traffic = Traffic(np.zeros(len(engine_lengths)), np.full(len(engine_lengths), prompt_tokens), engine_lengths[order])
     most_live = min(len(engine_lengths), deployment.replica_engine().max_sequences)
     context = prompt_tokens + float(engine_lengths.mean()) / 2
-    deployment = with_rollout_host(deployment, constants, nodes)
+    deployment = with_rollout_host(deployment, constants, nodes, is_eager=is_eager)
     factor = kernel_factor(deployment.on_device.machine.device, constants)
     prepared = with_slower_kernels(deployment.prepare(traffic), factor)
     if is_eager:

@@ -283,6 +283,9 @@ class Server(Engine, frozen=True, kw_only=True):
     overhead_s: float
     overhead_range_s: tuple[float, float]
     sequence_overhead_s: float = 0.0
+    # The same where no graphs are recorded, beside the latter: engines that process outputs while a graph runs wait for
+    # this work between launches.
+    eager_sequence_s: float = 0.0
     # Whether the times of its host were fitted to servers, together with those of its kernels; they then replace these.
     is_host_fitted: bool = True
     # Seconds per logit of a decoding sequence in which the nucleus is found; None where this was fitted, too.
