@@ -64,8 +64,12 @@ def test_parts_give_the_times_of_the_forecasts() -> None:
     known = {name: getattr(constants, name) for name in PRIOR}
     asked = [row for row in framework_rows(DATA) if isinstance(row, RlMeasurement)]
     transfer = next(row for row in asked if row.part == TRANSFER)
+    narrow = [row for row in asked if row.part == TRANSFER and row.question.rollout_precision == "fp8"]
+    converted, as_stored = (next(row for row in narrow if row.has_conversion is kind) for kind in (True, False))
+    assert not any(row.has_conversion for row in narrow if row.framework == "checkpoint-engine")  # a checkpoint in fp8
     trainer = next(row for row in asked if row.part == TRAINER and row.question.sharding == "full-shard")
-    for row, phase in ((transfer, "transfer"), (trainer, "update")):
+    transfers = (transfer, converted, as_stored)
+    for row, phase in (*((row, "transfer") for row in transfers), (trainer, "update")):
         part = parts_of([row], constants)[0]
         assert part_s(part, known) == pytest.approx(forecast(row, constants).phases[phase], rel=0.02)
 

@@ -56,7 +56,7 @@ def _transfer_part(row: RlMeasurement, constants: RlConstants) -> FittedPart:
         "resharded_tensor_s" if path_of(row) == RESHARDED else "tensor_s": float(wires.tensors),
         "handover_s": 1.0,
     }
-    if row.question.rollout_precision == "fp8":
+    if row.question.rollout_precision == "fp8" and row.has_conversion:
         scaled["converted_s"] = float(wires.tensors)
     if row.part != TRANSFER:
         scaled["wake_s"] = 1.0

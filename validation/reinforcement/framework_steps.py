@@ -117,6 +117,10 @@ UNFIT = {
 """Why rows are not asked whose source or notes have a text."""
 
 
+CONVERTED_BEFORE = ("after prequantization", "weights start in pinned host memory")
+"""Texts of transfers of weights that were converted before, or lie in the format of the engine."""
+
+
 class Refused(NamedTuple):
     """A row that is not asked."""
 
@@ -258,7 +262,9 @@ def _transfer_row(row: dict[str, str]) -> RlMeasurement:
         engine_settings={"transfer": _path_of(row, is_apart=is_apart)},
         tensor=1, pipeline=1, expert_parallel=1, response_tokens=256.0, max_tokens=1024,
     )  # fmt: skip
-    return _row(row, TRANSFER, question, None, {"transfer": seconds})
+    described = row["notes"] + row["colocated_or_disaggregated"]
+    has_conversion = not any(text in described for text in CONVERTED_BEFORE)
+    return _row(row, TRANSFER, question, None, {"transfer": seconds})._replace(has_conversion=has_conversion)
 
 
 def _path_of(row: dict[str, str], *, is_apart: bool) -> str:

@@ -133,6 +133,8 @@ def _reasons(refused: Sequence[Refused]) -> list[str]:
 def forecast(row: RlMeasurement, constants: RlConstants) -> Judged:
     """Return the forecast of a row under some constants."""
     if row.part == TRANSFER:
+        if not row.has_conversion:
+            constants = msgspec.structs.replace(constants, converted_s=0.0)
         return Judged(row, {"transfer": predict_transfer(row.question, constants).time_s})
     if row.part == TRAINER:
         times = predict_trainer(row.question, constants)

@@ -43,6 +43,8 @@ class RlMeasurement(NamedTuple):
     time_s: float | None  # of a whole step
     phases: dict[str, float]  # seconds of the phases that are published, by their names in `PHASES`
     part: str = STEP
+    # Whether a transfer has the conversion to a narrower format: not where weights were converted before.
+    has_conversion: bool = True
 
     @property
     def network(self) -> str:
