@@ -25,6 +25,7 @@ from ..timing import BoundModel, Prediction, TimeModel, find_model
 from ..timing.blocks import use_kernel_constants
 from ..timing.calibrated import CalibratedModel
 from ..timing.models import CALIBRATED
+from ..timing.notes import WIDE_INTERVAL
 from ..timing.parameters import NAMES
 from .prior import (
     SINGLE_OPERATIONS,
@@ -419,8 +420,8 @@ def _label_of_single_operations(
     if any(fit.id == device.id for fit in operation_fits):
         return f"{label}, including this one", ()
     note = (
-        f"no operation was timed on {device.name} in {_describe_precision(traits)}: the interval is as wide as the "
-        "spread between devices"
+        f"no operation was timed on {device.name} in {_describe_precision(traits)}: {WIDE_INTERVAL} the spread between "
+        "devices"
     )
     return f"{label}, not including this one", (note,)
 
@@ -444,8 +445,8 @@ def _label_of_other_devices(
     label = f"{origin} {format_plural(number, 'device')} in {traits.precision}"
     if not is_included:
         label += ", not including this one"
-    note = f"{missing} {device.name} in {_describe_precision(traits)}: the interval is as wide as the spread between "
-    return label, (note + spread,)
+    note = f"{missing} {device.name} in {_describe_precision(traits)}: {WIDE_INTERVAL} the spread between {spread}"
+    return label, (note,)
 
 
 def _describe_precision(traits: Traits) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import BadFile, BadQuantity, BadValue
 from ..files import read_shipped
-from ..timing.intervals import Z_90
+from ..timing.intervals import QUANTILES, Z_90
 from ..units import parse_quantity
 from .job import Step
 from .links import LinkRate, Topology
@@ -34,17 +34,23 @@ PredictStep = Callable[[Topology, Settings, float], Step]
 BEST, EXPECTED, WORST = -Z_90, 0.0, Z_90
 """Normal scores of the ends and the centre of a `Range`; 90% of clusters lie between the ends."""
 
-FORM = "'16 workers: 5,900 samples/s' or '16 workers: 350 ms'"
+FORM = "'16 workers: 5,900 samples/s', '16 workers: 174,000 tokens/s' or '16 workers: 350 ms'"
 
 MEASUREMENT_SCATTER = 0.02
 """Relative scatter of a measured step around the model: the differences between repeated runs that were published."""
 
 _DRAWS = 200
+_COMPUTE_DEGREES = 5
+"""Degrees of freedom of Student's t of computation around the time model, as in `timing.intervals`. With a normal
+distribution, whose tails are lighter than those of a measurement, a forecast that is far off would overrule what was
+measured."""
 _MEASURED = re.compile(r"\s*([\d,]{1,12})\s*(?:workers?|devices?|gpus?)\s*:\s*(.*?)\s*", re.IGNORECASE)
-_SAMPLES_PER_S = re.compile(
-    r"([\d.,]+\s*[kM]?)\s*(?:samples|images|img|sequences)\s*(?:/\s*s(?:ec)?|per s(?:econd)?)", re.IGNORECASE
+_NUMBER = r"[\d.,]+(?:e\d{1,2})?"
+_PER_S = re.compile(
+    rf"({_NUMBER}\s*[kM]?)\s*(samples|images|img|sequences|tokens|tok)\s*(?:/\s*s(?:ec)?|per s(?:econd)?)",
+    re.IGNORECASE,
 )
-_STEP_TIME = re.compile(r"([\d.,]+\s*(?:s|ms|us))(?:\s*(?:/|per|a)\s*step)?")
+_STEP_TIME = re.compile(rf"({_NUMBER}\s*(?:s|ms|us))(?:\s*(?:/|per|a)\s*step)?")
 
 
 class StepForecast(NamedTuple):
@@ -183,21 +189,32 @@ def data_sheet_case(topology: Topology, settings: Settings) -> tuple[Topology, S
 
 
 class MeasuredStep(msgspec.Struct, frozen=True):
-    """Measurement of the predicted network, batch and strategy; either `per_s` or `step_s` is set."""
+    """Measurement of the predicted network, batch and strategy; one of `per_s`, `tokens_per_s` and `step_s` is set."""
 
     workers: int  # number of workers
     per_s: float | None = None  # samples per second of all workers
     step_s: float | None = None  # step time
+    tokens_per_s: float | None = None  # tokens per second of all workers
 
-    def step_time_s(self, batch_size: int) -> float:
-        """Return the measured step time for a global batch size."""
+    def step_time_s(self, batch_size: int, sample_tokens: int | None = None) -> float:
+        """Return the measured step time for a global batch size of samples with this many tokens.
+
+        Raise BadValue if tokens were measured of a network that reads none.
+        """
         if self.step_s is not None:
             return self.step_s
-        return batch_size / (self.per_s or math.nan)
+        if self.tokens_per_s is None:
+            return batch_size / (self.per_s or math.nan)
+        if not sample_tokens:
+            raise BadValue(
+                "`--measured` of a network that reads no tokens must be in samples/s, such as "
+                f"'{self.workers} workers: 5,900 samples/s' (got {self.tokens_per_s:,g} tokens/s)"
+            )
+        return batch_size * sample_tokens / self.tokens_per_s
 
 
 def parse_measured(text: str) -> MeasuredStep:
-    """Parse a measurement, such as ``"16 workers: 5,900 samples/s"`` or ``"16 workers: 350 ms"``.
+    """Parse a measurement in one of the forms of `FORM`.
 
     Raise BadValue if the text has another form, or a number is not > 0.
     """
@@ -205,7 +222,7 @@ def parse_measured(text: str) -> MeasuredStep:
     match = _MEASURED.fullmatch(text)
     if match is None:
         raise problem
-    rate, step = _SAMPLES_PER_S.fullmatch(match[2]), _STEP_TIME.fullmatch(match[2])
+    rate, step = _PER_S.fullmatch(match[2]), _STEP_TIME.fullmatch(match[2])
     try:
         workers = int(match[1].replace(",", ""))
         if rate:
@@ -218,7 +235,10 @@ def parse_measured(text: str) -> MeasuredStep:
         raise problem from None
     if workers < 1 or not 0 < value < math.inf:
         raise problem
-    return MeasuredStep(workers, per_s=value) if rate else MeasuredStep(workers, step_s=value)
+    if rate is None:
+        return MeasuredStep(workers, step_s=value)
+    is_of_tokens = rate[2].lower().startswith("tok")
+    return MeasuredStep(workers, tokens_per_s=value) if is_of_tokens else MeasuredStep(workers, per_s=value)
 
 
 class ConditionedPrior(msgspec.Struct, frozen=True):
@@ -287,6 +307,24 @@ def _quantiles(values: Floats, weights: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
+class _Normal(NamedTuple):
+    """Normal distribution of draws."""
+
+    centre: Floats
+    spread: Floats  # lower triangle of Cholesky's decomposition of the covariance
+
+    def draw(self, normal: Floats) -> Floats:
+        """Return draws from draws of the standard normal distribution."""
+        draws: Floats = self.centre + normal @ self.spread.T
+        return draws
+
+    def log_density(self, draws: Floats) -> Floats:
+        """Return the logarithm of the density of draws, up to a constant that all normal distributions share."""
+        normal = np.linalg.solve(self.spread, (draws - self.centre).T)
+        density: Floats = -(normal**2).sum(axis=0) / 2 - np.log(np.diag(self.spread)).sum()
+        return density
+
+
 def condition_on_measurements(
     prior: ClusterPrior,  # population before the measurements
     # From scores and a factor on the computation time to the time of each measured step.
@@ -296,27 +334,43 @@ def condition_on_measurements(
 ) -> ConditionedPrior:
     """Condition the population of clusters on measured steps.
 
-    Population Monte Carlo (Cappe et al. 2004) in three rounds. Each draws from a normal distribution fitted to the
+    Population Monte Carlo (Cappe et al. 2004) in four rounds. Each draws from a normal distribution fitted to the
     weighted draws of the round before, with a smaller scatter of the measurements; the last weights are those of the
-    posterior.
+    posterior. The first round draws one half from the population, and the other half around computation that takes
+    half as much more, or less, as would explain the measurements alone.
     """
     random = np.random.default_rng(0)  # the same question always gets the same answer
     log_measured = np.log(np.asarray(measured_s, dtype=np.float64))
-    prior_deviation = np.array([1.0, 1.0, 1.0, 1.0, max(compute_deviation, 1e-3)])
-    centre, spread = np.zeros(5), np.diag(prior_deviation)
-    for scatter in (8 * MEASUREMENT_SCATTER, 3 * MEASUREMENT_SCATTER, MEASUREMENT_SCATTER):
-        normal = random.standard_normal((_DRAWS, 5))
-        draws = centre + normal @ spread.T
+    compute_deviation = max(compute_deviation, 1e-3)
+    prior_deviation = np.array([1.0, 1.0, 1.0, 1.0, compute_deviation])
+    log_expected = np.log(predict_times(ClusterScores.uniform(EXPECTED), 1.0))
+    half_distance = float(np.mean(log_measured - log_expected)) / 2
+    shifted_deviation = np.array([1.0, 1.0, 1.0, 1.0, math.hypot(compute_deviation, half_distance)])
+    proposals = [
+        _Normal(np.zeros(5), np.diag(prior_deviation)),
+        _Normal(np.array([0.0, 0.0, 0.0, 0.0, half_distance]), np.diag(shifted_deviation)),
+    ]
+    for scatter in (8 * MEASUREMENT_SCATTER, 3 * MEASUREMENT_SCATTER, MEASUREMENT_SCATTER, MEASUREMENT_SCATTER):
+        normal = random.standard_normal((len(proposals), _DRAWS // len(proposals), 5))
+        draws = np.concatenate([proposal.draw(part) for proposal, part in zip(proposals, normal)])
         log_predicted = np.log([predict_times(ClusterScores(*draw[:4]), math.exp(draw[4])) for draw in draws])
         # Student's t with 4 degrees of freedom: with its heavy tails a failed run does not dominate the others.
         log_likelihood = -2.5 * np.log1p(((log_predicted - log_measured) / scatter) ** 2 / 4).sum(axis=1)
-        log_prior = -((draws / prior_deviation) ** 2).sum(axis=1) / 2
-        log_proposal = -(normal**2).sum(axis=1) / 2
+        log_prior = -(draws[:, :4] ** 2).sum(axis=1) / 2 + _log_density(draws[:, 4], compute_deviation)
+        log_proposal = np.logaddexp.reduce([proposal.log_density(draws) for proposal in proposals])
         log_weights = log_likelihood + log_prior - log_proposal
         weights = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
         centre = weights @ draws
         covariance = (draws - centre).T @ ((draws - centre) * weights[:, None])
         spread = 1.2 * np.linalg.cholesky(covariance + np.diag((0.05 * prior_deviation) ** 2))
+        proposals = [_Normal(centre, spread)]
     is_relevant = weights > 1e-3 * weights.max()
     return ConditionedPrior(prior, draws[is_relevant], weights[is_relevant] / weights[is_relevant].sum())
+
+
+def _log_density(log_scale: Floats, deviation: float) -> Floats:
+    """Return the logarithm of the density of Student's t, up to a constant, with the 90% interval of `deviation`."""
+    scaled = log_scale / (deviation * Z_90 / QUANTILES[0.9])
+    density: Floats = -(_COMPUTE_DEGREES + 1) / 2 * np.log1p(scaled**2 / _COMPUTE_DEGREES)
+    return density

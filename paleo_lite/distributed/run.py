@@ -15,7 +15,7 @@ from ..machines import Machine
 from ..timing import TimeModel, Workload, describe_model
 from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Budget, make_budget
-from ..timing.notes import FASTER_THAN_BOUND, range_notes, setting_notes
+from ..timing.notes import FASTER_THAN_BOUND, WIDE_INTERVAL, range_notes, setting_notes
 from ..timing.training import precision_notes
 from ..units import format_si
 from .advise import StrategyAdvice, rank_by_energy
@@ -222,7 +222,8 @@ def _condition_job(
     """Return the job and the clusters that agree with the measured steps."""
     points = [parse_measured(text) for text in request.measured]
     global_batch_sizes = [batch.of_all(point.workers) for point in points]
-    measured_s = [point.step_time_s(size) for point, size in zip(points, global_batch_sizes)]
+    tokens = job.workload.network.tokens
+    measured_s = [point.step_time_s(size, tokens) for point, size in zip(points, global_batch_sizes)]
     for text, point, size, step_s in zip(request.measured, points, global_batch_sizes, measured_s):
         machines, best_settings = data_sheet_case(topology.with_workers(point.workers), settings)
         bound_s = float(predict_step(job.roofline_job, machines, best_settings, size, request.strategy).time_s)
@@ -302,14 +303,16 @@ def _notes_below_bound(rows: Sequence[ScaleRow]) -> list[str]:
     return [f"{FASTER_THAN_BOUND} with {', '.join(below)} workers: the time model exceeds the rates of data sheets"]
 
 
-def notes_outside(request: ClusterRequest, rows: Sequence[ScaleRow], batch: ScaledBatch) -> list[str]:
+def notes_outside(
+    request: ClusterRequest, rows: Sequence[ScaleRow], batch: ScaledBatch, sample_tokens: int | None = None
+) -> list[str]:
     """Return a note on every measured step outside the interval of its forecast, which no measured cluster explains."""
     intervals = {row.workers: row.interval for row in rows}
     notes = []
     for text in request.measured:
         point = parse_measured(text)
         interval = intervals.get(point.workers)
-        measured_s = point.step_time_s(batch.of_all(point.workers))
+        measured_s = point.step_time_s(batch.of_all(point.workers), sample_tokens)
         if interval is None or interval[0] <= measured_s <= interval[1]:
             continue
         low, high = (format_si(end_s, "s", 3) for end_s in interval)
@@ -354,7 +357,7 @@ def _collect_notes(
                 "computation, links, overlap and stragglers are fitted to your measurements "
                 f"({'; '.join(request.measured)}) and {origin}"
             )
-            notes += notes_outside(request, rows, batch)
+            notes += notes_outside(request, rows, batch, job.workload.network.tokens)
         else:
             notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
     notes += precision_notes(job.workload)
@@ -378,4 +381,6 @@ def _collect_notes(
     if divides_blocks and job.model.is_forecast and uses_tuned_stack(job, config):
         model_notes = tuple(note for note in model_notes if not note.startswith(KERNEL_NOTE))
         notes.append(stack_note())
+    if request.measured:
+        model_notes = tuple(note for note in model_notes if WIDE_INTERVAL not in note)
     return [*notes, *model_notes]

@@ -118,7 +118,8 @@ class Train(
     )  # fmt: skip
     measured: tuple[str, ...] = option(
         (), group=MODEL_GROUP, is_repeatable=True, metavar="TEXT",
-        help="Your own measurement, '16 workers: 5,900 samples/s' or '16 workers: 350 ms'; may be given several times.",
+        help="Your own measurement, '16 workers: 5,900 samples/s', '16 workers: 174,000 tokens/s' or "
+        "'16 workers: 350 ms'; may be given several times.",
     )  # fmt: skip
     time_model: str | None = option(
         group=MODEL_GROUP, type=Names("time model", ".timing:TIME_MODELS", ".paleo:REPLICAS"), metavar="NAME",

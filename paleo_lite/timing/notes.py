@@ -37,6 +37,10 @@ class RangedAnswer(Protocol):
 FASTER_THAN_BOUND = "faster than the bound"
 """Beginning of the notes on a forecast below its bound."""
 
+WIDE_INTERVAL = "the interval is as wide as"
+"""Part of the notes on an interval without measurements of the device, which measurements of the question itself make
+void."""
+
 
 LEAST_BELOW_ROOFLINE = 0.98
 """Fraction of the roofline of a data sheet below which caches and clocks are worth a note."""

@@ -30,6 +30,8 @@ ASKED = {"gpu": "k80-die", "link": "ethernet20", "batch_size": 32}
         (" 8 GPUs : 12.5 img/sec ", MeasuredStep(8, per_s=12.5)),
         ("1,024 devices: 350 ms", MeasuredStep(1024, step_s=0.35)),
         ("4 workers: 0.35 s per step", MeasuredStep(4, step_s=0.35)),
+        ("16 workers: 174,000 tokens/s", MeasuredStep(16, tokens_per_s=174_000)),
+        ("8 gpus: 1e5 tok/s", MeasuredStep(8, tokens_per_s=1e5)),
     ],
 )
 def test_measurements_are_parsed(text, expected) -> None:
@@ -42,13 +44,16 @@ def test_measurements_are_parsed(text, expected) -> None:
      "4 workers: 3 GB/s", "-4 workers: 3 ms", "four workers: 3 ms", "4 workers: ,k samples/s", "4 workers: 3 ms 5 ms"],
 )  # fmt: skip
 def test_invalid_measurements(text) -> None:
-    with pytest.raises(BadValue, match="must have the form '16 workers: 5,900 samples/s' or '16 workers: 350 ms'"):
+    with pytest.raises(BadValue, match=r"must have the form '16 workers: 5,900 samples/s', .* or '16 workers: 350 ms'"):
         parse_measured(text)
 
 
 def test_step_time_from_rate_or_seconds() -> None:
     assert MeasuredStep(8, per_s=640).step_time_s(256) == 0.4
     assert MeasuredStep(8, step_s=0.1).step_time_s(256) == 0.1
+    assert MeasuredStep(8, tokens_per_s=4096).step_time_s(16, 1024) == 4
+    with pytest.raises(BadValue, match="must be in samples/s, such as '8 workers: 5,900 samples/s'"):
+        MeasuredStep(8, tokens_per_s=4096).step_time_s(16)
 
 
 def test_a_step_below_its_data_sheets_is_refused() -> None:
@@ -73,6 +78,16 @@ def test_a_normal_distribution_by_hand() -> None:
     # The measurements do not depend on the scores, which stay those of the population.
     assert abs(np.array(posterior.mean_scores)).max() < 0.35
     assert posterior.weights.sum() == pytest.approx(1)
+
+
+def test_a_measurement_far_from_the_forecast_sets_it() -> None:
+    """Four deviations of 0.14 away, the measurement of 2% still determines the computation, and its interval."""
+    prior = ClusterPrior(1, Range(0.2, 0.1, 0.0), Range(0, 0.5, 1), Range(0.5, 1, 1.5), {}, 1, 1, "nothing", [])
+    measured_s = math.exp(4 * 0.14)
+    posterior = condition_on_measurements(prior, lambda scores, scale: [scale], [measured_s], 0.14)
+    assert posterior.compute_scale == pytest.approx(measured_s, rel=0.02)
+    within = np.abs(posterior.draws[:, 4] - 4 * 0.14) < 3 * 0.02
+    assert posterior.weights[within].sum() > 0.95
 
 
 @pytest.mark.slow
