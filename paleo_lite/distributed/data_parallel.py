@@ -21,7 +21,7 @@ from ..units import element_bytes
 from .collectives import choose_all_reduce, choose_reduce_scatter, topology_all_reduce_s
 from .job import DeviceStep, Job, Step, as_scalar
 from .links import Topology
-from .settings import BUCKET_BYTES, Settings
+from .settings import BUCKET_BYTES, STRAGGLERS, Settings
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -248,7 +248,7 @@ def overlap_with_backward(step: DeviceStep, exchange: GradientExchange, settings
     interference_s = settings.interference * (total_s - exposed_s)
     overheads_s = {}
     if settings.slowdown:
-        overheads_s["slowdown"] = step.compute_s * settings.slowdown
+        overheads_s[STRAGGLERS] = step.compute_s * settings.slowdown
     if settings.interference:
         overheads_s["interference"] = interference_s
     return Step(

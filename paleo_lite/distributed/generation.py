@@ -31,7 +31,7 @@ from .job import Job, Step
 from .links import Topology
 from .parallel_config import ParallelConfig
 from .replica import check_nodes, place_replica
-from .settings import Settings
+from .settings import STRAGGLERS, Settings
 
 
 def predict_generation_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
@@ -126,7 +126,7 @@ def _predict_kernels(
         interval=interval,
         overheads_s={
             "host of the engine": host_s * (1 - 1 / group.workers),  # more devices do not shorten it
-            "slowdown": compute_s * settings.slowdown / (1 + settings.slowdown),
+            STRAGGLERS: compute_s * settings.slowdown / (1 + settings.slowdown),
         },
         activity=iteration.activity,
     )
@@ -163,7 +163,7 @@ def _predict_layers(job: Job, group: Topology, samples: int, settings: Settings)
         exposed_s=communication_s,
         memory_bytes=cost.memory_bytes,
         interval=interval,
-        overheads_s={"slowdown": compute_s * settings.slowdown / (1 + settings.slowdown)},
+        overheads_s={STRAGGLERS: compute_s * settings.slowdown / (1 + settings.slowdown)},
     )
 
 

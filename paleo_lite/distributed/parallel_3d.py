@@ -21,7 +21,7 @@ from .one_device import predict_alone
 from .parallel_config import ParallelConfig
 from .parallel_layout import Layout
 from .pipeline_schedule import StageTimes
-from .settings import Settings
+from .settings import STRAGGLERS, Settings
 from .stage_communication import (
     activation_communication_s,
     dispatcher_of,
@@ -101,7 +101,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     overheads_s = {
         "pipeline bubble": (slots - layout.micro_batches) * (passes_s + recompute_s) * without_slowdown,
         "activation recomputation": slots * recompute_s * without_slowdown,
-        "slowdown": compute_s * settings.slowdown * without_slowdown,
+        STRAGGLERS: compute_s * settings.slowdown * without_slowdown,
         "offload of activations": offloaded_s,
         "interference": interference_s,
         "update on the host": update_s if runs_on_host else 0.0,

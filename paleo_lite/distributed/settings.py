@@ -39,6 +39,10 @@ class ScaledBatch(msgspec.Struct, frozen=True):
         return self.size * workers if self.scaling == "weak" else self.size
 
 
+STRAGGLERS = "stragglers"
+"""Cause of the time that a slowdown of computation on several devices costs, in what limits a row."""
+
+
 class Settings(msgspec.Struct, frozen=True):
     """Options of training on several devices.
 
