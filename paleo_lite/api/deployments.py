@@ -11,10 +11,11 @@ from ..architectures import Network, find_network
 from ..architectures.catalog import is_factory
 from ..architectures.network import SequenceOptions
 from ..calibration.evidence_file import EvidenceCalibration
+from ..calibration.evidence_notes import notes_on_calibration
 from ..calibration.power_causes import KIND as POWER
-from ..calibration.power_causes import learned_device, power_notes
+from ..calibration.power_causes import learned_device
 from ..calibration.store import evidence_of, find_evidence
-from ..distributed.link_causes import learned_topology, link_notes
+from ..distributed.link_causes import learned_topology
 from ..distributed.links import NETWORK_PORT, LinkRate, Topology, device_link
 from ..distributed.platforms import Computer, find_platform, usual_computer
 from ..engines.placed import NEEDS_KERNELS
@@ -136,6 +137,10 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         if local is not None:
             calibration = find_evidence(self.calibration, f"serve --engine {self.policy}", (LOCAL, POWER))
             on_device = place_locally(self.decoder, resolved_device, local, weights, self.kv_cache, calibration)
+            if calibration is not None:
+                command = f"serve --engine {self.policy}"
+                notes = notes_on_calibration(calibration, command, resolved_device, self.decoder.name, {LOCAL})
+                on_device = on_device._replace(notes=(*on_device.notes, *notes))
         else:
             on_device = self._place(self.decoder, resolved_device, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
@@ -221,12 +226,13 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         connected = connect_stages(
             division.pipeline, division.tensor, device_link=stage_link, topology=topology, blocks=self.stage_blocks
         )
-        notes = () if group is None else link_notes(group, machine.device, evidence)
+        notes: tuple[str, ...] = ()
+        if evidence is not None:
+            notes = notes_on_calibration(evidence, "serve", machine.device, network.name, {SERVER}, topology or group)
         if topology is not None and self.topology is None:
             notes += tuple(f"assumed: {assumption}" for assumption in topology.assumptions)
         if self.link is not None and group is not None and group.inside is not None:
             notes += joined_notes(machine.device, group.inside, division.tensor)
-        notes += power_notes(machine.device, network.name, evidence)
         placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected, notes=notes)
         if workload.engine is None:
             check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)

@@ -15,7 +15,7 @@ from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
-from ..machines import Machine
+from ..machines import Device, Machine
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.notes import range_notes
@@ -47,9 +47,21 @@ def predict_pass(question: Question) -> Prediction:
     else:
         raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
     ranges = range_notes(prediction, prediction.device, workloads=[prediction.workload])
-    notes = (*prediction.notes, *ranges)
+    notes = (*prediction.notes, *ranges, *_notes_on_calibration(question, prediction))
     prediction = structs.replace(prediction, facility=question.facility, notes=notes)
     return prediction if question.amount is None else _with_budget(prediction, question.amount)
+
+
+def _notes_on_calibration(question: Question, prediction: Prediction) -> tuple[str, ...]:
+    """Return what a calibration from result files says of one device, and which of its figures are not used."""
+    evidence = question.find_evidence()
+    if evidence is None or question.network is None:
+        return ()
+    from ..calibration.evidence_notes import notes_on_calibration
+
+    command = "train" if question.phase == "training" else f"predict --phase {question.phase}"
+    used = {"training": {"train"}, **{phase: {"server"} for phase in GENERATION_PHASES}}.get(question.phase, set())
+    return notes_on_calibration(evidence, command, prediction.device, prediction.workload.network.name, used)
 
 
 def predict_pictures(question: Question) -> PipelinePrediction:
@@ -61,8 +73,19 @@ def predict_pictures(question: Question) -> PipelinePrediction:
     if pipeline is None:
         raise BadValue(f"pictures and videos need a pipeline such as flux.1-dev; {question.network} is not one")
     prediction = predict_pipeline(*resolve_pipeline(pipeline, question))
-    prediction = structs.replace(prediction, facility=question.facility)
+    notes = (*prediction.notes, *_notes_on_pictures(question, prediction.device, pipeline.name))
+    prediction = structs.replace(prediction, facility=question.facility, notes=notes)
     return prediction if question.amount is None else _with_budget(prediction, question.amount)
+
+
+def _notes_on_pictures(question: Question, device: Device, pipeline: str) -> tuple[str, ...]:
+    """Return what a calibration from result files says of pictures, and which of its figures are not used."""
+    evidence = question.find_evidence()
+    if evidence is None:
+        return ()
+    from ..calibration.evidence_notes import notes_on_calibration
+
+    return notes_on_calibration(evidence, "diffusion", device, pipeline, {"picture"})
 
 
 def _with_budget(prediction: Any, amount: Amount) -> Any:
@@ -131,16 +154,15 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
         raise BadValue("the largest batch that fits takes the place of a number of samples")
     evidence = question.find_evidence() if question.phase == "training" else None
     if evidence is not None:
+        evidence.check_kinds(("train", "link", "power"), "train")
         question = structs.replace(question, calibration=None, evidence=evidence)
-    if question.calibration is not None and question.phase in GENERATION_PHASES:
-        _check_servers(question)
     workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
     if not is_denoiser and workload.phase == "training":
         from ..distributed.one_device import runs_in_blocks
 
         if runs_in_blocks(workload):
             return _predict_blocks(question, evidence)
-    if evidence is not None and evidence.kinds != ["power"]:
+    if evidence is not None and "train" in evidence.kinds:
         model = _learn_steps(evidence, workload, machine, model)
     if is_denoiser:
         from ..timing.diffusion import pipeline_model
@@ -181,7 +203,7 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
         options = structs.replace(options, accumulation=1, checkpointing=checkpointing)
     settings = Settings(parallel=structs.replace(parallel, attention=question.attention))
     job = Job(workload.with_changes(training=options), machine, model)
-    if evidence is not None and evidence.kinds != ["power"]:
+    if evidence is not None and "train" in evidence.kinds:
         job = learned_job(job, evidence, ALONE, settings, workload.batch_size, "3d")
     step = predict_largest(job, settings) if question.fit_batch else predict_alone(job, workload.batch_size, settings)
     if not question.names_remedies:
@@ -192,13 +214,6 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
         return prediction
     note = fitting_note(job, ALONE, settings, prediction.batch_size)
     return structs.replace(prediction, notes=(*prediction.notes, note))
-
-
-def _check_servers(question: Question) -> None:
-    """Check that a calibration from result files has servers, which alone inform text generation on one device."""
-    evidence = question.find_evidence()
-    if evidence is not None:
-        evidence.check_kinds(("server", "power"), f"predict --phase {question.phase}")
 
 
 def _learn_steps(evidence: EvidenceCalibration, workload: Workload, machine: Machine, model: TimeModel) -> TimeModel:

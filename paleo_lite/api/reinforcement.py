@@ -274,6 +274,10 @@ def time_trainer_of(
     return time_trainer(job, topology, parallel, batching, largest, constants)
 
 
+_OF_ROLLOUTS = ("server", "link", "power")
+"""Kinds of measured figures that inform rollouts."""
+
+
 def describe_evidence(question: Rl, devices: Devices, job: Job, deployment: Deployment | None) -> list[str]:
     """Return what a calibration from result files says of the trainer and of the rollouts; nothing without one."""
     evidence = evidence_of(question.calibration)
@@ -281,11 +285,12 @@ def describe_evidence(question: Rl, devices: Devices, job: Job, deployment: Depl
         return []
     settings = Settings(parallel=ParallelConfig(execution=question.execution))
     sentences = [f"trainer: {evidence.describe_distance(TRAINING, training_traits(job, settings))}"]
-    topology = learned_topology(devices.topology, devices.device, evidence, TRAINING)
+    trainer_part = part_of(devices.topology, devices.trainer)
+    topology = learned_topology(trainer_part, devices.device, evidence, TRAINING)
     sentences += [f"trainer: {note}" for note in link_notes(topology, devices.device, evidence)]
     if deployment is not None:
         sentences += [f"rollouts: {note}" for note in deployment.on_device.notes]
-    return sentences
+    return [*sentences, *evidence.notes_on_unused({TRAINING, *_OF_ROLLOUTS}, "rl")]
 
 
 def make_deployment(question: Rl, devices: Devices) -> Deployment:
@@ -294,6 +299,7 @@ def make_deployment(question: Rl, devices: Devices) -> Deployment:
     network: Any = question.network  # a single one
     decoder = find_decoder(network)
     engine, speculation = settings_of(question.engine_settings), settings_of(question.speculation)
+    evidence = evidence_of(question.calibration)
     draft_length, kv_cache = speculation.get("tokens", 0), engine.get("kv-cache")
     draft: Network | None = find_draft(speculation.get("draft"), draft_length)
     precision = question.rollout_precision
@@ -325,7 +331,7 @@ def make_deployment(question: Rl, devices: Devices) -> Deployment:
         link=link or (None if tensor == 1 else device_link(device)),
         platform_price=devices.price,
         time_model=question.time_model,
-        calibration=question.calibration,
+        calibration=question.calibration if evidence is None else evidence.of_kinds(_OF_ROLLOUTS),
         clock=question.clock,
         unit=question.unit,
         hardware_files=question.hardware_files,

@@ -141,9 +141,12 @@ def _with_evidence(
     machine = msgspec.structs.replace(machine, device=learned_device(machine.device, network, evidence))
     if question.phase in GENERATION_PHASES:
         evidence.check_kinds(("server", "link", POWER), f"predict --phase {question.phase}")
-    if evidence.kinds == [POWER]:
+        if "server" in evidence.kinds:
+            return question, machine, evidence
         return msgspec.structs.replace(question, calibration=None), machine, None
-    return question, machine, evidence if question.phase in GENERATION_PHASES else None
+    if POWER in evidence.kinds:  # which alone inform a single pass
+        question = msgspec.structs.replace(question, calibration=None)
+    return question, machine, None
 
 
 def _choose_engine(

@@ -52,6 +52,7 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     evidence = question.find_evidence()
     if evidence is None:
         return predict_scaling(*resolve_cluster(question, request, settings))
+    from ..calibration.evidence_notes import notes_on_calibration
     from ..calibration.power_causes import KIND as POWER
     from ..distributed.link_causes import KIND as LINKS
     from ..distributed.link_causes import learned_topology
@@ -65,7 +66,17 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     case = resolve_cluster(question, request, settings)
     topology = learned_topology(case.topology, case.machine.device, evidence, SERVER if is_generation else TRAINING)
     of_steps = None if is_generation or TRAINING not in evidence.kinds else evidence
-    return predict_scaling(*case._replace(topology=topology), of_steps)
+    table = predict_scaling(*case._replace(topology=topology), of_steps)
+    largest = topology.with_workers(max(request.worker_counts() or [topology.workers]))
+    notes = notes_on_calibration(
+        evidence,
+        f"predict --phase {question.phase}" if is_generation else "train",
+        case.machine.device,
+        case.workload.network.name,
+        {SERVER} if is_generation else {TRAINING},
+        largest,
+    )
+    return structs.replace(table, notes=(*table.notes, *notes))
 
 
 def resolve_cluster(question: Question, request: ClusterRequest, settings: Settings | None = None) -> ClusterCase:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
@@ -165,6 +165,10 @@ class EvidenceCalibration(
         """Kinds of questions that the rows are of."""
         return list(dict.fromkeys(row.kind for row in self.observations))
 
+    def of_kinds(self, kinds: Collection[str]) -> EvidenceCalibration:
+        """Return the calibration with the rows of some kinds of questions alone."""
+        return msgspec.structs.replace(self, observations=[row for row in self.observations if row.kind in kinds])
+
     @property
     def devices(self) -> list[str]:
         """Devices of the rows."""
@@ -201,7 +205,8 @@ class EvidenceCalibration(
     @property
     def uses(self) -> str:
         """Sentence about the commands that take the calibration."""
-        return f"use it with {' or '.join(dict.fromkeys(COMMANDS[kind] for kind in self.kinds))}"
+        *others, last = dict.fromkeys(command for kind in self.kinds for command in COMMANDS[kind])
+        return f"use it with {', '.join(others)} or {last}" if others else f"use it with {last}"
 
     def check_kinds(self, kinds: Sequence[str], command: str) -> None:
         """Raise BadValue if the calibration has no figures of any kind that a command learns from."""
@@ -222,6 +227,22 @@ class EvidenceCalibration(
             self._posteriors[kind] = condition(self.observations, kind)
         return self._posteriors[kind]
 
+    def notes_on_unused(
+        self, used: Collection[str], command: str, reasons: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """Return a sentence on the figures of each kind that an answer of a command does not use, with the reason."""
+        sentences = []
+        for kind in self.kinds:
+            if kind in used:
+                continue
+            number = sum(row.kind == kind for row in self.observations)
+            reason = (reasons or {}).get(kind, f"`{command}` does not learn from them")
+            sentences.append(
+                f"{format_plural(number, 'measured figure')} of {KINDS[kind]} in the calibration change nothing here: "
+                f"{reason}"
+            )
+        return tuple(sentences)
+
     def describe_distance(self, kind: str, traits: Mapping[str, str]) -> str:
         """Return a sentence on how much of the evidence applies to a situation, for the notes of a forecast."""
         if kind not in self.kinds:
@@ -236,7 +257,8 @@ class EvidenceCalibration(
         for trait in SHOWN_TRAITS.get(kind, USUAL_TRAITS):
             measured = list(dict.fromkeys(row.traits.get(trait, "") for row in rows))
             if traits.get(trait, "") not in measured:
-                shown = f"{', '.join(measured[:3])}{', ...' if len(measured) > 3 else ''}"
+                named = [name or "not named" for name in measured]
+                shown = f"{', '.join(named[:3])}{', ...' if len(named) > 3 else ''}"
                 differences.append(f"another {trait} ({shown})")
         if not differences:
             return figures

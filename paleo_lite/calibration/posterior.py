@@ -53,12 +53,12 @@ KINDS = {
 """Kinds of questions that evidence calibrates, and what they are of."""
 
 COMMANDS = {
-    "server": "`serve`, `rl` or `predict --phase decode`",
-    "local": "`local` or `serve --engine llama.cpp`",
-    "train": "`train` or `rl`",
-    "picture": "`diffusion`",
-    "link": "`train --workers`, `rl` or `serve --tensor`",
-    "power": "any command that prints watts",
+    "server": ("`serve`", "`rl`", "`predict --phase decode`"),
+    "local": ("`local`", "`serve --engine llama.cpp`"),
+    "train": ("`train`", "`rl`"),
+    "picture": ("`diffusion`",),
+    "link": ("`train --workers`", "`rl`", "`serve --tensor`"),
+    "power": ("any command that prints watts",),
 }
 """Commands that take the evidence of each kind."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..calibration.posterior import elasticities
+from ..calibration.posterior import KINDS, elasticities
 from ..errors import BadValue
 from .clusters import cluster_prior
 from .collectives import (
@@ -202,7 +202,7 @@ def learned_topology(topology: Topology, device: Device, evidence: EvidenceCalib
     """
     if evidence is None or KIND not in evidence.kinds:
         return topology
-    if any(row.kind == kind and row.shares.get(EXCHANGES, 0.0) > 0 for row in evidence.observations):
+    if _times_exchanges(evidence, kind):
         return topology
     links = {
         "inside": (topology.inside, topology.devices_per_node),
@@ -219,8 +219,33 @@ def link_notes(topology: Topology, device: Device, evidence: EvidenceCalibration
     """Return a sentence about the collectives that calibrate the links of a topology; none if none do."""
     if evidence is None or all(link.spread == 1.0 for link in topology.links.values()):
         return ()
-    traits = link_traits(slowest_link(topology), device.id, ALL_REDUCE, topology.workers)
-    return (f"links {evidence.describe_distance(KIND, traits)}",)
+    sentences = {}
+    for position, link in topology.links.items():
+        if link.spread == 1.0:
+            continue
+        devices = topology.workers if position == "between" else topology.devices_per_node
+        traits = link_traits(link, device.id, ALL_REDUCE, devices)
+        sentences[link.name] = evidence.describe_distance(KIND, traits)
+    if len(set(sentences.values())) == 1:
+        return (f"links {next(iter(sentences.values()))}",)
+    return tuple(f"link {name} {sentence}" for name, sentence in sentences.items())
+
+
+def why_links_are_unused(topology: Topology | None, evidence: EvidenceCalibration) -> str:
+    """Return why measured collectives calibrate no link of a topology; None is one device."""
+    if topology is None or not topology.links:
+        return "one device has no links"
+    exchanging = [kind for kind in evidence.kinds if _times_exchanges(evidence, kind)]
+    if exchanging:
+        return f"the figures of {' and '.join(KINDS[kind] for kind in exchanging)} contain exchanges already"
+    measured = dict.fromkeys(row.traits.get("link", "") for row in evidence.observations if row.kind == KIND)
+    names = " and ".join(link.name for link in topology.links.values())
+    return f"those of {', '.join(name or 'an unnamed link' for name in measured)} have nothing in common with {names}"
+
+
+def _times_exchanges(evidence: EvidenceCalibration, kind: str) -> bool:
+    """Return whether the figures of a kind contain exchanges over links."""
+    return any(row.kind == kind and row.shares.get(EXCHANGES, 0.0) > 0 for row in evidence.observations)
 
 
 def _learned_link(link: LinkRate, device: Device, devices: int, evidence: EvidenceCalibration) -> LinkRate:

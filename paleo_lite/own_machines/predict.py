@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
+from ..calibration.evidence_notes import notes_on_calibration
 from ..calibration.power_causes import learned_device
 from ..engines.records.record import LocalEngine
 from ..errors import BadValue, DoesNotFit
@@ -217,8 +218,11 @@ def predict_local(
             f"{largest_share:.0%} of the blocks are on one device, and with them as much of the cache: "
             f"{gpus} devices hold as much as {1 / largest_share:.3g} would that share evenly"
         )
+    learned = learned_device(device, contents.name, question.calibration)
+    if question.calibration is not None:
+        notes += notes_on_calibration(question.calibration, "local", learned, contents.name, {KIND})
     energy = energy_of(
-        learned_device(device, contents.name, question.calibration),
+        learned,
         gpus,
         (activity, seconds),
         (of_prompt, first_s),

@@ -1,4 +1,7 @@
-"""Measured collectives as evidence of links, and the links that they lead to."""
+"""Measured collectives as evidence of links, and the links that they lead to.
+
+Tests: calibration/evidence_notes.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 import pytest
 
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
+from paleo_lite.calibration.evidence_notes import notes_on_calibration
 from paleo_lite.calibration.posterior import Observation
 from paleo_lite.distributed.clusters import BEST, EXPECTED, WORST, ClusterScores, cluster_prior
 from paleo_lite.distributed.link_causes import (
@@ -21,6 +25,7 @@ from paleo_lite.distributed.link_causes import (
     measured_topology,
     move_link,
     move_topology,
+    why_links_are_unused,
 )
 from paleo_lite.distributed.links import LinkRate, Topology, link_rate
 from paleo_lite.distributed.platforms import parse_topology
@@ -103,6 +108,19 @@ def test_slow_collectives_make_their_own_link_slower() -> None:
     assert place_replica(learned.with_workers(8), 8).link_bytes_per_s == pytest.approx(
         topology.inside.bandwidth_bytes_per_s * learned.inside.moved
     )
+
+
+def test_an_answer_says_why_measured_collectives_change_nothing() -> None:
+    topology = parse_topology("8x h100-sxm @ nvlink4-x18, 2 nodes @ 3200 Gbit/s")
+    evidence = rows_of(topology, 2.0)
+    learned = learned_topology(topology, H100, evidence, "train")
+    assert link_notes(learned, H100, evidence) == ("links calibrated by 4 measured figures",)
+    others = parse_topology("8x v100-sxm2 @ nvlink2-x6")
+    reason = "those of nvlink4-x18 have nothing in common with nvlink2-x6"
+    assert why_links_are_unused(others, evidence) == reason
+    assert why_links_are_unused(None, evidence) == "one device has no links"
+    (note,) = notes_on_calibration(evidence, "train", H100, "resnet50", {"train"}, others)
+    assert note == f"4 measured figures of collectives in the calibration change nothing here: {reason}"
 
 
 def test_measured_links_narrow_the_spread_between_clusters() -> None:
