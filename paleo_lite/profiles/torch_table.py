@@ -60,6 +60,9 @@ _OF_OPERATION = ("params", "flops")
 """What the row of an operation says of its kernels."""
 _ROUNDING = 0.005
 """Share of the total by which the sum of rounded rows may differ from it."""
+_PERCENT = re.compile(r"\d{1,9}(?:\.\d*)?%")
+_WRONG_SHARE = 0.02
+"""Difference between the printed share of a row and that of its time which rounding does not explain."""
 _OPERATION = re.compile(r"aten::\w+")
 _API = re.compile(r"cu(?:da)?[A-Z]\w+|hip[A-Z]\w+")
 
@@ -94,13 +97,14 @@ class TorchTable:
     def doubts(self, path: Path) -> list[str]:
         """Return what contradicts itself in a table."""
         _, times = _read(path)
-        if not 0 < times.total_ns < (1 - _ROUNDING) * times.listed_ns:
-            return []
-        total, listed = (format_si(time_ns * 1e-9, "s") for time_ns in (times.total_ns, times.listed_ns))
-        return [
-            f"the total below the table is {total}, less than the {listed} of its rows: these are of several profiles, "
-            "or somebody changed them"
-        ]
+        sentences = [] if times.wrong_share is None else [times.wrong_share]
+        if 0 < times.total_ns < (1 - _ROUNDING) * times.listed_ns:
+            total, listed = (format_si(time_ns * 1e-9, "s") for time_ns in (times.total_ns, times.listed_ns))
+            sentences.append(
+                f"the total below the table is {total}, less than the {listed} of its rows: these are of several "
+                "profiles, or somebody changed them"
+            )
+        return sentences
 
     def remarks(self, path: Path) -> list[str]:
         """Return which share of the host's time the device was busy, if the totals below the table tell."""
@@ -125,6 +129,7 @@ class _TableTimes(NamedTuple):
     listed_ns: float  # of the rows
     host_ns: float  # of the host, as printed below the table; 0 without it
     annotated_ns: float  # of the kernels within annotations, which the total counts twice before PyTorch 2.4
+    wrong_share: str | None = None  # sentence about a row whose printed share is not that of its time
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], _TableTimes]:
@@ -143,7 +148,29 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], _TableTimes]:
     _name_operations(rows)
     left_ns = total_ns - annotated_ns - _device_ns(rows)
     rows += _device_rows(rows, left_ns)
-    return rows, _TableTimes(total_ns, _device_ns(rows), host_ns, annotated_ns)
+    wrong_share = _wrong_share([cells for _, cells in lines], total_ns)
+    return rows, _TableTimes(total_ns, _device_ns(rows), host_ns, annotated_ns, wrong_share)
+
+
+def _wrong_share(rows: list[dict[str, str]], total_ns: float) -> str | None:
+    """Return a sentence about the first row whose share of the device time contradicts the total; None without one."""
+    device = _device(rows[0]) if rows else ""
+    wrong = []
+    for cells in rows:
+        printed, time = cells.get(f"Self {device} %", ""), cells.get(f"Self {device}", "")
+        if not device or not total_ns or not _PERCENT.fullmatch(printed) or time in _ABSENT:
+            continue
+        share = float(printed.removesuffix("%")) / 100
+        own_ns = quantity_of(time, TIME_NS)
+        if abs(own_ns / total_ns - share) > _WRONG_SHARE:
+            own, total = (format_si(time_ns * 1e-9, "s") for time_ns in (own_ns, total_ns))
+            wrong.append(
+                f"{quoted(cells['Name'])}: {own} are {own_ns / total_ns:.0%} of {total}, and {printed} is printed"
+            )
+    if not wrong:
+        return None
+    others = f" ({len(wrong) - 1} more rows likewise)" if len(wrong) > 1 else ""
+    return f"{wrong[0]}{others}: the row or the total below the table is of another profile, or was changed"
 
 
 def _device_ns(rows: list[dict[str, Any]]) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text import format_plural
+from ..units import format_si
 from .findings import Findings, ResultFormat
 from .json_text import read_documents
 from .text import all_lines, find_lines, ratio, read_table, scaled, split_csv, to_number
@@ -82,6 +83,7 @@ def _add_rows(rows: Any, findings: Findings) -> None:
             "time_s": seconds,
             "batch_size": 1,
         }
+        doubts += doubts_of_rate(tokens + generated, seconds, shared["tokens_per_s"])
         if generated and tokens:
             findings.add("decode", (*doubts, "the rate mixes a prompt and what is generated after it"),
                          variant="prompt and generation", tokens=tokens, generated=generated, **shared)  # fmt: skip
@@ -91,6 +93,20 @@ def _add_rows(rows: Any, findings: Findings) -> None:
             findings.add("prompt", doubts, tokens=tokens, **shared)
     for sentence in sorted(partly_on_cpu):
         findings.doubt(sentence)
+
+
+_TOLERATED_RATE = 0.15  # a mean of rates is above the rate of the mean time, by the square of their deviation
+
+
+def doubts_of_rate(tokens: float, seconds: float | None, stated_per_s: float | None) -> tuple[str, ...]:
+    """Return a sentence if tokens in a time are another rate than the one that is stated."""
+    computed = ratio(tokens, seconds)
+    if not computed or not stated_per_s or abs(computed / stated_per_s - 1) <= _TOLERATED_RATE:
+        return ()
+    return (
+        f"{tokens:,g} tokens in {format_si(seconds, 's')} are {computed:,.4g} tokens/s, and {stated_per_s:,.4g} "
+        "tokens/s are stated: one of them is wrong",
+    )
 
 
 def _backend(row: dict[str, Any]) -> str:
@@ -207,10 +223,15 @@ def read_batched(path: Path, findings: Findings) -> None:
             prompt, generated, batch = row.get("PP"), row.get("TG"), row.get("B")
             if prompt is None or generated is None or not batch:
                 continue
-            findings.add("prompt", batch_size=batch, tokens=prompt, time_s=row.get("T_PP s"),
-                         tokens_per_s=row.get("S_PP t/s"))  # fmt: skip
+            prompt_rate, prompt_s = row.get("S_PP t/s"), row.get("T_PP s")
+            doubts = doubts_of_rate(prompt * batch, prompt_s, prompt_rate)
+            if not doubts_of_rate(prompt, prompt_s, prompt_rate):  # a shared prompt is computed once for all sequences
+                doubts = ()
+            findings.add("prompt", doubts, batch_size=batch, tokens=prompt, time_s=prompt_s, tokens_per_s=prompt_rate)
             rate = row.get("S_TG t/s")
-            findings.add("decode", batch_size=batch, depth=prompt, generated=generated, time_s=row.get("T_TG s"),
+            time_s = row.get("T_TG s")
+            doubts = doubts_of_rate(generated * batch, time_s, rate)
+            findings.add("decode", doubts, batch_size=batch, depth=prompt, generated=generated, time_s=time_s,
                          tokens_per_s=rate, tpot_s=ratio(batch, rate))  # fmt: skip
 
 

@@ -70,6 +70,9 @@ def _add_traces(traces: dict[str, _Trace], findings: Findings) -> None:
     """Add a row for each device."""
     for device, trace in traces.items():
         if not trace.count and not trace.energies_j:
+            if trace.first_s is not None or trace.name:
+                place = f"device {device}" if device else "the device"
+                findings.doubt(f"the log has no number for the power of {place}, which is left out")
             continue
         duration_s = None if trace.first_s is None or trace.last_s is None else trace.last_s - trace.first_s
         energy_j = trace.energies_j[-1] - trace.energies_j[0] if len(trace.energies_j) > 1 else None

@@ -37,6 +37,7 @@ def read_json(path: Path, findings: Findings) -> None:
             chunk_tokens=dig(world, "max_num_tokens"),
             gpu=dig(report, "machine", "name") or dig(report, "machine", "gpu"),
         )
+        _doubt_devices(findings, world)
         streamed = report.get("streaming_metrics")
         streamed = streamed if isinstance(streamed, dict) else {}
         rate = to_number(dig(world, "issue_rate"))
@@ -58,6 +59,16 @@ def read_json(path: Path, findings: Findings) -> None:
             ttft_s=scaled(streamed.get("avg_ttft_ms"), _MS),
             tpot_reported_s=scaled(streamed.get("avg_tpot_ms"), _MS),
             acceptance_length=to_number(dig(report, "decoding_stats", "acceptance_length", "average")),
+        )
+
+
+def _doubt_devices(findings: Findings, world: Any) -> None:
+    """Doubt a number of ranks that is not that of the shares and stages of a model."""
+    ranks, tensor, pipeline = (to_number(dig(world, name)) for name in ("world_size", "tp_size", "pp_size"))
+    if ranks and tensor and pipeline and ranks != tensor * pipeline:
+        findings.doubt(
+            f"a world_size of {ranks:g} is not tp_size {tensor:g} times pp_size {pipeline:g}: one of them is wrong, "
+            "and rates per device with it"
         )
 
 

@@ -299,6 +299,24 @@ def test_a_total_below_its_rows_is_doubted(tmp_path):
     assert said.startswith("the total below the table is 3 s, less than the 3.948 s of its rows")
 
 
+def test_a_share_that_is_not_that_of_its_time_is_doubted(tmp_path):
+    path = tmp_path / "table.txt"
+    rule = "-" * 12
+    rules = "  ".join([rule] * 7)
+    heading = "  ".join(f"{name:>12}" for name in ("Name", "Self CPU", "CPU total", "Self CUDA", "Self CUDA %",
+                                                  "CUDA total", "# of Calls"))  # fmt: skip
+    row = "  ".join(
+        f"{cell:>12}" for cell in ("aten::relu_", "1.000ms", "1.000ms", "4.000ms", "50.00%", "4.000ms", "10")
+    )
+    path.write_text(
+        f"{rules}\n{heading}\n{rules}\n{row}\n{rules}\nSelf CPU time total: 1ms\nSelf CUDA time total: 20ms\n"
+    )
+    (said,) = open_profile(path).doubts
+    assert said.startswith("'aten::relu_': 4 ms are 20% of 20 ms, and 50.00% is printed: the row or the total")
+    path.write_text(path.read_text().replace("50.00%", "20.00%"))
+    assert open_profile(path).doubts == []
+
+
 def test_a_table_cut_inside_a_row_is_cut(tmp_path):
     path = tmp_path / "cut.txt"
     path.write_text(TWICE[: TWICE.index("635.801ms") + 4])

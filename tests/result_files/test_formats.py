@@ -194,3 +194,34 @@ def test_a_table_without_its_head_has_rows(tmp_path: Path) -> None:
     findings = read(pasted, tmp_path)
     assert [reading.values["bytes"] for reading in findings.readings] == [1024, 1073741824]
     assert "the collective is not named: older versions say it on the command line only" in findings.doubts
+
+
+def test_figures_of_a_row_that_contradict_each_other_are_doubted(tmp_path: Path) -> None:
+    """128 tokens in 914 ms are 140 per second; one rank is tensor parallelism of 1 in one stage."""
+    bench = (
+        '[{"build_commit": "3f96aeff", "build_number": 5000, "backends": "CUDA", "gpu_info": "NVIDIA L4", '
+        '"model_filename": "m.gguf", "n_prompt": 0, "n_gen": 128, "avg_ns": 914285714, "avg_ts": RATE}]'
+    )
+    (said,) = read(bench.replace("RATE", "400"), tmp_path, "bench.json").row_doubts
+    assert said == "128 tokens in 914.3 ms are 140 tokens/s, and 400 tokens/s are stated: one of them is wrong"
+    assert not read(bench.replace("RATE", "141.2"), tmp_path, "bench.json").row_doubts
+    report = (
+        '{"engine": {"model": "m"}, "world_info": {"tp_size": 1, "pp_size": 1, "world_size": RANKS}, '
+        '"request_info": {"num_requests": 10}, "performance": {"total_latency_ms": 30000.0}}'
+    )
+    doubts = [read(report.replace("RANKS", ranks), tmp_path, "trt.json").doubts for ranks in ("2", "1")]
+    assert [
+        any("world_size of 2 is not tp_size 1 times pp_size 1" in doubt for doubt in found) for found in doubts
+    ] == [
+        True,
+        False,
+    ]
+
+
+def test_devices_of_a_power_log_without_numbers_are_named(tmp_path: Path) -> None:
+    heading = "timestamp, index, name, power.draw [W]"
+    rows = [f"2026/11/01 12:00:0{second}.000, {index}, NVIDIA L4, {watts}"
+            for second in range(3) for index, watts in ((0, "60.00 W"), (1, "[N/A]"))]  # fmt: skip
+    findings = read("\n".join((heading, *rows, "")), tmp_path, "power.csv")
+    assert len(findings.readings) == 1
+    assert "the log has no number for the power of device 1, which is left out" in findings.doubts

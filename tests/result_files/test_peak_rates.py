@@ -1,4 +1,7 @@
-"""Rates above all peaks of a device: NVIDIA's data of the GeForce RTX 4090 have 660.6 TOPS of int8 without sparsity."""
+"""Rates above all peaks of a device: NVIDIA's data of the GeForce RTX 4090 have 660.6 TOPS of int8 without sparsity.
+
+NVIDIA's data sheet of the H100 SXM5 has a limit of up to 700 W.
+"""
 
 from __future__ import annotations
 
@@ -31,3 +34,14 @@ def test_rates_of_kernels_above_all_peaks_are_doubted(kind: str, gpu: str, tflop
     findings.add(kind, flops_per_s=tflops * 1e12)
     doubt_impossible_rates(findings)
     assert findings.readings[0].doubts == doubts
+
+
+@pytest.mark.parametrize(
+    ("watts", "limit_w", "is_doubted"), [(900.0, None, True), (720.0, None, False), (900.0, 900.0, False)]
+)
+def test_watts_above_the_limit_of_a_device_are_doubted(watts: float, limit_w: float | None, is_doubted: bool) -> None:
+    findings = Findings(Path("power.csv"), "nvidia-smi", "nvidia-smi")
+    findings.record(gpu="NVIDIA H100 80GB HBM3")
+    findings.add("power", power_w=watts, power_limit_w=limit_w)
+    doubt_impossible_rates(findings)
+    assert ["may draw" in doubt for doubt in findings.readings[0].doubts] == [True] * is_doubted
