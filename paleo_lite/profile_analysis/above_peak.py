@@ -16,7 +16,7 @@ UNEXPLAINED = (
     "no reason was found in the profile: check `--gpu` and `--precision`, and that the times of the kernels are as the "
     "profiler wrote them"
 )
-_MAX_BOOST = 1.3
+MAX_BOOST = 1.3
 """Largest plausible ratio of an actual clock to the boost clock of the data sheet. An RTX 2080 Ti holds up to 1.94 GHz,
 and its data sheet lists 1.545 GHz (`paleo_lite.timing.power`)."""
 
@@ -47,7 +47,7 @@ def explain_flops_above_peak(
         return "sparse kernels skip zeros, which are included in the FLOPs"
     if peak.peak.unit == "vector" and any(item.tensor_core for item in kernels):
         return f"kernels use tensor cores, but the peak is the {peak.peak.precision} vector peak: set `--precision`"
-    if share <= _MAX_BOOST:
+    if share <= MAX_BOOST:
         return f"the clock was probably above the {peak.clock} clock of the data sheet"
     if counted_by_profiler:
         return "the FLOP count in the profile is probably too high for these kernels, or their times are too short"

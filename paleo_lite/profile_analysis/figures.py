@@ -9,7 +9,8 @@ import msgspec
 
 from ..machines import Device
 from ..machines.device import PeakRate
-from .above_peak import UNEXPLAINED, explain_bytes_above_peak, explain_flops_above_peak
+from ..units import format_si
+from .above_peak import MAX_BOOST, UNEXPLAINED, explain_bytes_above_peak, explain_flops_above_peak
 from .device_time import TIME_KEYS
 from .iteration_work import OperatorWork, known_sum
 from .notebook import notebook_figures
@@ -153,14 +154,18 @@ def steady_figures(
     """Return the rates of a steady iteration.
 
     Rates are over the measured duration of an iteration if there is one, else over the device's busy time, else over
-    the sum of the kernels' times; ``time_basis`` names which.
+    the sum of the kernels' times; ``time_basis`` names which. The busy time is not used either where kernels that were
+    recorded at the same time would exceed the peak over it, which no device can do.
     """
+    conflict = _busy_conflict(steady, peak_flops_per_s)
+    notes = [*steady.notes]
     if batch_duration_s is not None:
         basis, seconds = "batch duration", batch_duration_s
-    elif steady.busy_s is not None:
+    elif steady.busy_s is not None and not conflict:
         basis, seconds = "busy time", steady.busy_s
     else:
         basis, seconds = "sum of kernel times", steady.kernel_s
+        notes += conflict
     conv_flops = known_sum((steady.conv_flops_forward, steady.conv_flops_backward))
     return {
         "compute_efficiency": _rate(steady.compute_s, steady.kernel_s),
@@ -173,7 +178,24 @@ def steady_figures(
         "conv_of_peak_forward": _rate(steady.conv_flops_forward, steady.conv_forward_s, peak_flops_per_s),
         "conv_of_peak_backward": _rate(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
         **msgspec.to_builtins(steady),
+        "notes": notes,
     }
+
+
+def _busy_conflict(steady: SteadyIteration, peak_flops_per_s: float | None) -> list[str]:
+    """Return a sentence if kernels at the same time exceed the peak over the busy time, and not over their own times.
+
+    A device computes at most its peak, however many kernels share it: their times are wrong.
+    """
+    busy_share = _rate(steady.flops, steady.busy_s, peak_flops_per_s) or 0.0
+    own_share = _rate(steady.flops, steady.kernel_s, peak_flops_per_s) or 0.0
+    if busy_share <= MAX_BOOST or own_share > 1 or steady.busy_s is None:
+        return []
+    busy, own = format_si(steady.busy_s, "s"), format_si(steady.kernel_s, "s")
+    return [
+        f"kernels of {own} are recorded within {busy}, in which they would reach {busy_share:.1%} of peak FLOP/s: no "
+        "device runs them at the same time, and rates are over the sum of their times: check the starts and durations"
+    ]
 
 
 def _rate(value: float | None, seconds: float | None, peak: float | None = 1.0) -> float | None:

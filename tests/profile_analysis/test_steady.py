@@ -10,6 +10,7 @@ import json
 from itertools import pairwise
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -194,6 +195,18 @@ def test_overlapping_kernels_count_once():
     assert steady.busy_s < steady.kernel_s
     assert steady_figures(steady, PEAK)["time_basis"] == "busy time"
     assert steady_figures(steady, PEAK, 1.0)["flops_per_s"] == steady.flops
+
+
+def test_kernels_at_one_time_do_not_exceed_the_peak():
+    """Half of the time for a rate of nine tenths of the peak would be 180% of it."""
+    steady = analyse_steady_state(find_runs(loop(8, starts=True)))
+    steady = msgspec.structs.replace(steady, busy_s=steady.kernel_s / 2)
+    peak_per_s = steady.flops / steady.kernel_s / 0.9
+    figures = steady_figures(steady, peak_per_s)
+    assert figures["time_basis"] == "sum of kernel times"
+    assert figures["flops_per_s"] == pytest.approx(0.9 * peak_per_s)
+    assert "in which they would reach 180.0% of peak FLOP/s" in figures["notes"][-1]
+    assert steady_figures(steady, 2 * peak_per_s)["notes"] == steady.notes
 
 
 def test_products_alike_in_a_row_are_counted_each():
