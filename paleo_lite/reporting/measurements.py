@@ -49,6 +49,8 @@ def measurements_page(result: Measurements, top: int | None = None) -> Document:
     notes = []
     if len(result.files) <= _FROM_FILE:
         notes = [f"{findings.name}: {note}" for findings in result.files for note in _notes(findings)]
+    elif any(_notes(findings) for findings in result.files):
+        notes = ["The rows and the doubts of a file are shown where it is given alone, or with few others."]
     count = format_plural(len(result.files), "result file")
     return Document(f"Measurements of {count}", content=tables, notes=notes, data=lambda: _all_rows(result.files))
 
@@ -173,9 +175,9 @@ def _summary(result: Measurements, top: int | None) -> Table:
         "rows",
         "figure",
         "value",
-        "missing",
+        find_column("missing", wrap=True),
         "doubts",
-        drop=("missing", "doubts", "figure", "value"),
+        drop=("figure", "value", "tool"),
     )
     title = "Files" if len(rows) == len(result.files) else f"Files, the first {len(rows)} of {len(result.files):,}"
     return Table(title, columns, rows)

@@ -76,6 +76,9 @@ def test_many_files_have_a_summary(tmp_path: Path, width: int) -> None:
     assert f"Measurements of {len(SAMPLES)} result files" in text
     assert all(sample.format.split("-")[0][:4].lower() in text.lower() for sample in SAMPLES[:2])
     assert max(map(len, text.split("\n\n")[1].splitlines())) <= width
+    heading = text.split("\n\n")[1].splitlines()[1]
+    assert "not recorded" in heading and heading.endswith("doubts")  # what the summary is for
+    assert "note: The rows and the doubts of a file are shown where it is given alone" in text
 
 
 @pytest.mark.parametrize("style", ["table", "markdown"])
