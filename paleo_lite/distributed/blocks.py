@@ -22,8 +22,8 @@ from ..counting.work import MEGATRON
 from ..timing import Workload
 from ..timing.attention import is_fused_attention
 from ..timing.blocks import (
-    STACK_ATTENTION,
     TrainingModel,
+    stack_attention,
     supports_stack,
     use_recipe_efficiency,
     use_stack_constants,
@@ -180,7 +180,7 @@ def block_shape(job: Job, config: ParallelConfig) -> BlockShape:
         config.expert_tensor,
         load,
         config.execution,
-        config.attention or (STACK_ATTENTION if uses_tuned_stack(job, config) else None),
+        config.attention or (stack_attention(job.machine.device) if uses_tuned_stack(job, config) else None),
         config.micro_batch_size,
         config.recompute == "selective",
         fuses_loss(job, config),

@@ -27,7 +27,7 @@ from ..errors import BadFile
 from ..files import read_shipped
 from ..machines import Device, Machine
 from ..units import parse_quantity
-from .attention import KernelShares, kernel_shares, layer_slowdowns, scale_class
+from .attention import KernelShares, find_shares, kernel_shares, layer_slowdowns, scale_class
 from .calibrated import CalibratedModel, library_peak
 from .expert_kernels import TUNED_KERNELS
 from .features import UPDATE, Features
@@ -293,6 +293,11 @@ def supports_stack(device: Device, is_fully_sharded: bool = False) -> bool:
     major = device.capability.split(".")[0]
     first = _FIRST_FULLY_SHARDED if is_fully_sharded else _FIRST_CAPABILITY
     return device.vendor == "NVIDIA" and major.isdigit() and int(major) >= first
+
+
+def stack_attention(device: Device) -> str | None:
+    """Return the implementation of attention that the stack calls; None, the usual one, where it was not measured."""
+    return None if find_shares(STACK_ATTENTION, device) is None else STACK_ATTENTION
 
 
 def use_recipe_efficiency(model: TimeModel, recipe: str | None, device: Device) -> TimeModel:

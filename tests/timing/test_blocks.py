@@ -13,7 +13,7 @@ from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
 from paleo_lite.timing import RooflineModel, blocks
-from paleo_lite.timing.blocks import SCALED, product_share, training_constants, use_training_constants
+from paleo_lite.timing.blocks import SCALED, product_share, stack_attention, training_constants, use_training_constants
 from paleo_lite.timing.parameters import NAMES
 
 
@@ -59,3 +59,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(files, "shipped_folder", lambda folder: tmp_path)
     with pytest.raises(BadFile, match=message):
         training_constants.__wrapped__()
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [("h100-sxm", "cudnn"), ("b200-sxm", "cudnn"), ("rtx5090", None)])
+def test_the_attention_of_the_stack_is_one_that_was_measured(gpu: str, expected: str | None) -> None:
+    """GeForce of the Blackwell generation have no kernels of data centres: `--strategy zero-2` refused them."""
+    assert stack_attention(find_device(gpu)) == expected
