@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 # Import numpy before msgspec: with typing_extensions installed, the other order makes the import of numpy 60 ms slower.
@@ -183,7 +184,7 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
     from ..distributed.job import Job
     from ..distributed.one_device import ALONE, predict_alone, predict_largest
     from ..distributed.parallel_config import ParallelConfig
-    from ..distributed.remedies import fitting_note
+    from ..distributed.remedies import fitting_note, step_of_shards
     from ..distributed.settings import Settings
     from ..distributed.step_causes import learned_job
     from ..timing.training_options import TrainingOptions
@@ -208,7 +209,8 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
     step = predict_largest(job, settings) if question.fit_batch else predict_alone(job, workload.batch_size, settings)
     if not question.names_remedies:
         return step.prediction
-    prediction = step.with_remedies()
+    shard = partial(step_of_shards, job, question.attention, question.execution)
+    prediction = step.with_remedies(shard)
     fit = prediction.memory
     if fit is None or fit.fits or fit.remedies:
         return prediction

@@ -8,13 +8,15 @@ from typing import NamedTuple
 import msgspec
 
 from ..errors import BadValue, PaleoError
+from ..timing.capacity import SHARDS, CandidateRemedy, ShardedStep
 from ..timing.memory import usable_bytes
 from ..units import format_number, format_si
-from .clusters import Cluster
-from .job import Job
-from .links import Topology
+from .clusters import Cluster, cluster_prior
+from .job import Job, Step
+from .links import Topology, flat_topology, link_rate
 from .parallel_config import ParallelConfig
 from .pipeline_layout import balanced_layout
+from .platforms import usual_computer
 from .scale import predict_step
 from .settings import Settings
 from .step_plan import plan_step
@@ -121,6 +123,64 @@ def _possible_changes(job: Job, config: ParallelConfig, topology: Topology, glob
         yield _Change(f"--micro-batch {micro_batch}", {"micro_batch_size": micro_batch, "micro_batches": 0}, {})
     if job.workload.options.offload == "none":
         yield _Change("--offload cpu", {}, {"offload": "cpu"})
+
+
+def step_of_shards(
+    job: Job, attention: str | None, execution: str | None, candidate: CandidateRemedy
+) -> ShardedStep | None:
+    """Return the step of a candidate on several devices, as `train` predicts it with the options of the candidate.
+
+    None if `train` refuses them.
+
+    `attention` and `execution` are those that were asked for; the usual ones depend on how the state is sharded.
+    """
+    device, options = job.machine.device, candidate.workload.options
+    training = msgspec.structs.replace(job.workload.options, optimizer=options.optimizer)
+    sharded = Job(job.workload.with_changes(training=training), job.machine, job.model)
+    config = ParallelConfig(sharding=f"zero-{candidate.zero_stage}", attention=attention)
+    if execution is not None:
+        config = msgspec.structs.replace(config, execution=execution)
+    if options.checkpointing == "block":
+        config = msgspec.structs.replace(config, recompute="full")
+    computer = usual_computer(device.id)
+    if computer is not None and computer.devices_per_node >= SHARDS:
+        topology = computer.topology(SHARDS).with_workers(SHARDS)
+    else:
+        topology = flat_topology(link_rate(_ANY_LINK), SHARDS)
+
+    def predict_with(size: int, cluster: Cluster | None) -> Step:
+        micro = msgspec.structs.replace(config, micro_batch_size=size)
+        batch_size = size * options.accumulation * SHARDS
+        return predict_step(sharded, topology, Settings(parallel=micro), batch_size, "3d", cluster)
+
+    size = options.micro_batch(candidate.workload.batch_size)
+    cluster = cluster_prior() if job.model.is_forecast and computer is not None else None
+    try:
+        step = predict_with(size, cluster)
+    except PaleoError:
+        return None
+
+    def bytes_of(samples: int) -> float:
+        return float(predict_with(samples, None).memory_bytes or 0.0)
+
+    largest = _largest_by_line(bytes_of, usable_bytes(device))
+    return ShardedStep(
+        int(step.memory_bytes or 0),
+        None if largest is None else largest * options.accumulation,
+        None if computer is None else float(step.time_s),
+    )
+
+
+_ANY_LINK = "pcie4-x16"
+"""Link of devices without a usual computer, of which only the memory is asked."""
+
+
+def _largest_by_line(bytes_of: Callable[[int], float], available_bytes: float) -> int | None:
+    """Return the largest micro-batch whose memory, which grows by the same bytes with each sample, is available."""
+    least, more = bytes_of(1), bytes_of(2)
+    if least > available_bytes:
+        return None
+    return max(int((available_bytes - least) / (more - least)) + 1, 1)
 
 
 def balance_note(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -85,13 +85,26 @@ def compare_memory(workload: Workload, machine: Machine, model: TimeModel) -> Me
     return MemoryFit(memory, machine.device.reported_memory_bytes, RESERVE_BYTES, largest, optimizer, micro_batches)
 
 
+class ShardedStep(NamedTuple):
+    """A step of several devices that shard the state of a network, as one of them sees it."""
+
+    total_bytes: int
+    largest_batch: int | None  # of one device, in as many micro-batches
+    time_s: float | None  # None where the links are not known
+
+
 def fit_memory(
-    workload: Workload, machine: Machine, model: TimeModel, prediction: Prediction | None = None
+    workload: Workload,
+    machine: Machine,
+    model: TimeModel,
+    prediction: Prediction | None = None,
+    shard: Callable[[CandidateRemedy], ShardedStep | None] | None = None,
 ) -> MemoryFit:
     """Compare the peak memory of a workload with the memory of a machine, and list remedies if it does not fit.
 
     The time model knows the memory of what it times. The cost in time of the remedies follows from the prediction;
-    without it they have none.
+    without it they have none. `shard` predicts the step of several devices of a network that they divide in blocks,
+    if it is possible.
     """
     fit = compare_memory(workload, machine, model)
     if fit.fits:
@@ -101,14 +114,22 @@ def fit_memory(
     ranked = []
     for candidate in _candidate_remedies(workload, device, fit.largest_batch):
         shards = SHARDS if candidate.zero_stage else 1
-        total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
-        total -= paged_out_bytes(candidate.workload, device)
+        if candidate.zero_stage and shard is not None:
+            sharded = shard(candidate)
+            if sharded is None:
+                continue
+            total, largest_with_remedy, time_s = sharded
+            is_timed = prediction is not None and time_s is not None
+            time_ratio = time_s / prediction.time_s if is_timed else None  # type: ignore[operator, union-attr]
+        else:
+            total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
+            total -= paged_out_bytes(candidate.workload, device)
+            largest_with_remedy = largest_batch(
+                candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
+            )
+            time_ratio = None if prediction is None else _time_ratio(candidate, prediction)
         if total >= memory.total_bytes:
             continue
-        largest_with_remedy = largest_batch(
-            candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
-        )
-        time_ratio = None if prediction is None else _time_ratio(candidate, prediction)
         largest_micro_batch = None
         if largest_with_remedy is not None:
             largest_micro_batch = largest_with_remedy // candidate.workload.options.accumulation

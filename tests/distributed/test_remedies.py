@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.distributed.remedies import Trial, find_faster_micro_batch
+from paleo_lite.distributed.remedies import Trial, _largest_by_line, find_faster_micro_batch
 from paleo_lite.errors import BadValue
 
 LARGER = re.compile(
@@ -172,3 +172,21 @@ def test_the_largest_that_fits_and_is_faster_is_named() -> None:
     assert note is not None
     assert "1.10 times as fast: 11 instead of 10 samples/s with `--micro-batch 8`" in note
     assert find_faster_micro_batch("--micro-batch", 30.0, trials, attempt) is None
+
+
+def test_remedies_on_several_devices_are_the_answers_of_their_options() -> None:
+    asked: dict[str, Any] = {"gpu": "a100-sxm-80gb", "sequence_length": 2048, "batch_size": 16, "precision": "bf16"}
+    alone = pl.train("llama-3.2-1b", **asked)
+    sharded = {remedy.options: remedy for remedy in alone.memory.remedies if "zero-2" in remedy.options}
+    (remedy,) = sharded.values()
+    assert remedy.options == "--workers 8 --strategy zero-2 --micro-batch 16"
+    step = pl.train("llama-3.2-1b", workers=8, strategy="zero-2", micro_batch=16, **asked)[0]
+    assert remedy.total_bytes == int(step.memory_bytes)
+    assert remedy.time_ratio == pytest.approx(step.time_s / alone.time_s)
+
+
+def test_the_largest_micro_batch_is_on_a_line() -> None:
+    """10 GB, and 3 GB more with each sample: 22.5 GB hold four samples, and 12 GB none."""
+    assert _largest_by_line(lambda samples: 10e9 + 3e9 * samples, 22.5e9) == 4
+    assert _largest_by_line(lambda samples: 10e9 + 3e9 * samples, 13e9) == 1
+    assert _largest_by_line(lambda samples: 10e9 + 3e9 * samples, 12e9) is None
