@@ -216,6 +216,10 @@ FASTEST_MEASURED = 0.5
 with fewer multiplications, leave more than half of it."""
 
 
+_NOTABLE_EFFICIENCY = 1.005
+"""Efficiency that is printed as more than 100%."""
+
+
 def _condition_job(
     request: ClusterRequest, topology: Topology, job: Job, settings: Settings, batch: ScaledBatch, prior: ClusterPrior
 ) -> tuple[Job, ConditionedPrior]:
@@ -375,6 +379,12 @@ def _collect_notes(
         from .generation import generation_notes
 
         return [*notes, *generation_notes(job)]
+    configs = [row.parallel or settings.parallel for row in rows if row.efficiency > _NOTABLE_EFFICIENCY]
+    if any(config is not None and config.expert > 1 for config in configs):
+        notes.append(
+            "efficiencies above 100%: a device multiplies its own experts alone by the tokens of all devices, in fewer "
+            "and larger products than a single worker, which reads all experts for its own tokens"
+        )
     divides_blocks = STRATEGIES[request.strategy].divides_blocks or compares_configs
     model_notes = job.device_step(1 if divides_blocks else batch.size).model_notes
     config = settings.parallel or ParallelConfig()

@@ -83,7 +83,7 @@ def _add_rows(rows: Any, findings: Findings) -> None:
             "time_s": seconds,
             "batch_size": 1,
         }
-        doubts += doubts_of_rate(tokens + generated, seconds, shared["tokens_per_s"])
+        doubts += doubts_of_rate(tokens + generated, seconds, to_number(row.get("avg_ts")))
         if generated and tokens:
             findings.add("decode", (*doubts, "the rate mixes a prompt and what is generated after it"),
                          variant="prompt and generation", tokens=tokens, generated=generated, **shared)  # fmt: skip

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting.kinds import is_grouped_product
@@ -364,3 +365,11 @@ def test_offloaded_activations_leave_the_device() -> None:
 
     block = block_costs(job, ParallelConfig(expert=8, recompute="none")).block
     assert step(0).memory_bytes - step(0.25).memory_bytes == pytest.approx(48 * block.activation_bytes / 4)
+
+
+def test_efficiencies_of_divided_experts_above_one_are_explained() -> None:
+    """Eight devices multiply 16 of 128 experts each, by the tokens of eight sequences."""
+    table = pl.train("qwen3-30b-a3b", gpu="h100-sxm", workers=8, lora=16, precision="bf16", expert_parallel=8)
+    said = [note for note in table.notes if note.startswith("efficiencies above 100%")]
+    assert table[0].efficiency > 1 and len(said) == 1
+    assert "reads all experts for its own tokens" in said[0]
