@@ -39,6 +39,7 @@ KERNEL_FORMATS: dict[str, KernelFormat] = {
     "int8": KernelFormat("int8", "bf16"),
     "w8a16": KernelFormat("fp8", "bf16"),
     "int4": KernelFormat("int4", "bf16"),
+    "int4-int8": KernelFormat("int4", "int8"),
     "mxfp4": KernelFormat("mxfp4", "bf16"),
     "mxfp4-mxfp8": KernelFormat("mxfp4", "mxfp8"),
 }
@@ -69,8 +70,10 @@ class Formats(msgspec.Struct, frozen=True):
         return (kernel.producer, self.of_product(kernel)) in self.quantising
 
 
-SIMILAR_FORMATS = {"fp8-block-tiles": "fp8-block", "w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16"}
-"""Formats without tables, and those whose constants they use: 8-bit numbers are converted as they are read."""
+SIMILAR_FORMATS = {
+    "fp8-block-tiles": "fp8-block", "w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16", "int4-int8": "w8a8",
+}  # fmt: skip
+"""Formats without tables, and those whose constants they use: narrower numbers are converted as they are read."""
 
 
 TYPICAL_CLOCK_HZ = 2e9
@@ -101,15 +104,30 @@ def kernel_rates(device: Device, name: str) -> tuple[KernelRates, float, float]:
     return rates, bytes_per_number(kernel_format.weights), bytes_per_number(kernel_format.activations)
 
 
-ARCHITECTURES = ("Ampere", "Hopper", "Ada", "Blackwell")
-"""Architectures of NVIDIA whose engines' kernels were measured."""
+ARCHITECTURES = {"NVIDIA": ("Ampere", "Hopper", "Ada", "Blackwell"), "Intel": ("Xe2",)}
+"""Architectures whose engines' kernels were measured, by vendor; those of Xe2 under vLLM, on an Arc Pro B60."""
 
 
 def has_constants(device: Device) -> bool:
     """Return whether the fitted constants of engines apply to a device."""
     constants = engine_constants()
-    were_measured = device.vendor == "NVIDIA" and device.architecture in ARCHITECTURES
+    were_measured = device.architecture in ARCHITECTURES.get(device.vendor, ())
     return bool(constants.classes) and (were_measured or constants.served_deviation(device) is not None)
+
+
+def kernels_on(formats: Formats, device: Device) -> Formats:
+    """Return the formats of kernels as a device's libraries have them.
+
+    On Intel's GPUs the linear layers of vLLM with weights in int4 quantise their inputs to int8 and multiply integers:
+    ``WoqLowpMode.INT8`` in vllm/model_executor/layers/quantization/ipex_quant.py, which says "to leverage instructions
+    with better performance".
+    """
+    if device.vendor != "Intel":
+        return formats
+    projections, feed_forward = (
+        "int4-int8" if name == "int4" else name for name in (formats.projections, formats.feed_forward)
+    )
+    return msgspec.structs.replace(formats, projections=projections, feed_forward=feed_forward)
 
 
 class PartFormats(NamedTuple):

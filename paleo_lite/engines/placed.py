@@ -21,7 +21,15 @@ from ..timing.memory import model_bytes
 from ..timing.workload import Workload
 from .blocks import Fusion, exchange_tokens, network_kernels
 from .constants import EngineConstants, generation_of
-from .kernel_formats import Formats, PartFormats, checkpoint_formats, choose_formats, has_constants, kernel_rates
+from .kernel_formats import (
+    Formats,
+    PartFormats,
+    checkpoint_formats,
+    choose_formats,
+    has_constants,
+    kernel_rates,
+    kernels_on,
+)
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel
 from .memory import padding_bytes, stored_weight_bytes
 from .records import ENGINES, KERNELS, kernels_of
@@ -34,7 +42,8 @@ KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernel
 """The time model of networks whose engine's kernels are known, as text."""
 
 NEEDS_KERNELS = (
-    "needs the kernels of an engine, which are known for NVIDIA's GPUs from Ampere on with the calibrated time model"
+    "needs the kernels of an engine, which are known for NVIDIA's GPUs from Ampere on and Intel's Xe2 with the "
+    "calibrated time model"
 )
 """End of the sentence on an option that needs the kernels of an engine, where layers are timed."""
 
@@ -171,15 +180,16 @@ def _formats_of(workload: Workload, device: Device, kv_cache: str, *, has_expert
     """Return the formats of the kernels: those of a checkpoint, or those that the question names."""
     stored = part_formats(workload)
     if stored is not None:
-        return checkpoint_formats(workload.precision, stored, kv_cache, device)
+        return kernels_on(checkpoint_formats(workload.precision, stored, kv_cache, device), device)
     if workload.weights == "mxfp4" and not has_experts:
         raise BadValue(
             f"engines have mxfp4 kernels for experts only, and {workload.network.name} has none: "
             "store weights in nvfp4, fp8 or int4"
         )
-    return choose_formats(
+    chosen = choose_formats(
         workload.precision, workload.weights, kv_cache, has_experts=has_experts, has_latent_attention=is_latent
     )
+    return kernels_on(chosen, device)
 
 
 def part_formats(workload: Workload) -> PartFormats | None:

@@ -86,8 +86,8 @@ def check_product_options(weights: str | None, policy: str | None) -> None:
     for option, value in (("--weights", weights), ("--engine", policy)):
         if value is not None:
             raise BadValue(
-                f"`{option}` is for products in {', '.join(PRECISIONS)} on NVIDIA's GPUs from Ampere on, at the "
-                "default clock, and without a time model or calibration"
+                f"`{option}` is for products in {', '.join(PRECISIONS)} on NVIDIA's GPUs from Ampere on and Intel's "
+                "Xe2, at the default clock, and without a time model or calibration"
             )
 
 

@@ -62,8 +62,8 @@ def choose_engine(
     """Return the engine whose kernels are timed; None if the layers of the network are timed one by one.
 
     Kernels are those of vLLM unless another engine is asked for, where engines' kernels were measured: in prefill and
-    decode of a network from a config, on NVIDIA's GPUs from Ampere on, in 16 bits and fewer. Raise BadValue if
-    something is asked of an engine where no kernels are timed.
+    decode of a network from a config, on NVIDIA's GPUs from Ampere on and Intel's Xe2, in 16 bits and fewer. Raise
+    BadValue if something is asked of an engine where no kernels are timed.
     """
     execution, policy, kv_cache, expert_load = options or EngineOptions()
     if policy in ENGINES and policy not in KERNEL_ENGINES:
