@@ -43,14 +43,30 @@ def predict_pass(question: Question) -> Prediction:
         prediction = _predict_count(question)
     elif pipeline is None:
         prediction = _predict_layers(question)
-    elif question.phase in PHASES_WITH_GRADIENTS:
+    elif question.phase in PHASES_WITH_GRADIENTS or question.phase == "forward":
         prediction = _predict_denoiser(pipeline, question)
     else:
         raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
     ranges = range_notes(prediction, prediction.device, workloads=[prediction.workload])
-    notes = (*prediction.notes, *ranges, *_notes_on_calibration(question, prediction))
+    notes = (
+        *prediction.notes,
+        *_notes_on_execution(question, prediction),
+        *ranges,
+        *_notes_on_calibration(question, prediction),
+    )
     prediction = structs.replace(prediction, facility=question.facility, notes=notes)
     return prediction if question.amount is None else _with_budget(prediction, question.amount)
+
+
+def _notes_on_execution(question: Question, prediction: Prediction) -> tuple[str, ...]:
+    """Return a note on an execution that was not asked for and that other precisions do not have."""
+    is_of_integers = question.precision == "int8" and question.phase == "inference" and question.network is not None
+    if question.execution is not None or not is_of_integers:
+        return ()
+    return (
+        f"`--execution {prediction.execution}` is assumed, as PyTorch has no convolutions in int8 on GPUs: state it "
+        "for other precisions, too, to compare them under one software",
+    )
 
 
 def _notes_on_calibration(question: Question, prediction: Prediction) -> tuple[str, ...]:
@@ -143,9 +159,17 @@ def _predict_count(question: Question) -> Prediction:
 
 
 def _predict_denoiser(pipeline: Pipeline, question: Question) -> Prediction:
-    """Predict a training step of a pipeline's denoiser."""
+    """Predict a training step of a pipeline's denoiser, or its forward pass."""
+    from ..calibration.power_causes import KIND as POWER
+    from ..distributed.step_causes import KIND as TRAINING
     from .pipelines import of_denoiser
 
+    evidence = question.find_evidence()
+    if evidence is not None and not {TRAINING, POWER} & set(evidence.kinds):
+        raise BadValue(
+            f"a step of the denoiser of {pipeline.name} learns from measurements of steps of training, and the "
+            f"calibration is of {evidence.subject}: leave `--calibration` out"
+        )
     return _predict_layers(of_denoiser(pipeline, question), is_denoiser=True)
 
 

@@ -333,10 +333,7 @@ def _match_pool(
     pool = pool or _shipped_pool(version_of(_pool_path()))
     traits = traits_of(device, precision, software, execution)
     if not any((fit.unit, fit.precision) == (traits.unit, traits.precision) for fit in pool.fits):
-        reason = f"no device was measured in {precision} on {traits.unit.split()[-1]} units"
-        if precision == "int8" and has_int8_matrix_units(device):
-            reason += "; with `--execution engine` there is a forecast, from the shares of peak in 16 bits"
-        return NotPooled(reason)
+        return NotPooled(f"no device was measured in {precision} on {traits.unit.split()[-1]} units")
     return traits, pool
 
 

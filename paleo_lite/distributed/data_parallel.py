@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
+from ..formats import bytes_per_number
 from ..text import near_multiples
 from ..timing import Workload
 from ..units import element_bytes
@@ -117,20 +118,24 @@ def zero_exchange(job: Job, topology: Topology, settings: Settings, stage: int) 
     """Return the reduce-scatter of gradients and the all-gather of parameters under a ZeRO stage.
 
     Together they move as many bytes as one all-reduce. In stage 3 each bucket's reduce-scatter comes with the
-    all-gather of as many parameters for the backward pass; the all-gather for the forward pass comes on top.
+    all-gather of its parameters for the backward pass, also of frozen ones; the all-gather for the forward pass comes
+    on top.
     """
     collective = choose_reduce_scatter(topology, settings.collective, f"zero-{stage}")
     bucket_bytes = settings.bucket_bytes
+    if stage == 3:
+        buckets, gradient_messages, parameter_messages = job.cached_across_models(
+            _make_sharded_buckets, settings.gradient_precision, bucket_bytes, settings.overlap
+        )
+        reduce_scatter_s = _half_all_reduce_s(topology, gradient_messages, collective)
+        all_gather_s = _half_all_reduce_s(topology, parameter_messages, collective)
+        bucket_s = np.where(gradient_messages > 0, reduce_scatter_s, 0.0) + all_gather_s
+        return GradientExchange(buckets, bucket_s, collective)
     parameter_bytes = gradient_bytes(job.workload)
-    gradients, buckets = job.cached_across_models(
+    _, buckets = job.cached_across_models(
         _make_gradient_buckets, settings.gradient_precision, None, bucket_bytes, settings.overlap
     )
     reduce_scatter_s = _half_all_reduce_s(topology, buckets.message_bytes, collective)
-    if stage == 3:
-        total_parameter_bytes = parameter_bytes.sum()
-        ratio = float(gradients.sum() / total_parameter_bytes) if total_parameter_bytes else 1.0
-        all_gather_s = _half_all_reduce_s(topology, buckets.message_bytes / ratio, collective)
-        return GradientExchange(buckets, reduce_scatter_s + all_gather_s, collective)
     messages = make_buckets(parameter_bytes, bucket_bytes, bucket_bytes).message_bytes
     all_gather_s = _half_all_reduce_s(topology, messages, collective)
     return GradientExchange(buckets, reduce_scatter_s, collective, float(all_gather_s.sum()))
@@ -148,6 +153,35 @@ def _make_gradient_buckets(
     gradients = gradient_bytes(job.workload, precision)[:layers]
     first_bytes = None if overlap else bucket_bytes
     return gradients, make_buckets(gradients, bucket_bytes, first_bytes)
+
+
+def _make_sharded_buckets(
+    job: Job, precision: str | None, bucket_bytes: float, overlap: bool
+) -> tuple[Buckets, Floats, Floats]:
+    """Return the buckets of the backward pass where parameters are sharded.
+
+    With the bytes of gradients and of parameters in each, both of shape (buckets,). Frozen layers have no gradients.
+    """
+    gradients, parameters = gradient_bytes(job.workload, precision), stored_bytes(job.workload)
+    sizes = np.where(gradients > 0, gradients, parameters)
+    buckets = make_buckets(sizes, bucket_bytes, None if overlap else bucket_bytes)
+    number = len(buckets.message_bytes)
+    gradient_messages, parameter_messages = (
+        np.bincount(buckets.bucket_of_layer, weights=of_layers, minlength=number)[:number]
+        for of_layers in (gradients, parameters)
+    )
+    return buckets, gradient_messages, parameter_messages
+
+
+def stored_bytes(workload: Workload) -> Floats:
+    """Return the bytes of each layer's parameters as they are stored, shape (layers,); frozen ones may be quantized."""
+    stored = np.asarray(workload.work.parameters, dtype=np.float64) * element_bytes(workload.precision)
+    if workload.weights is None:
+        return stored
+    from ..timing.fine_tuning import is_quantized  # of quantized training alone
+
+    narrower = bytes_per_number(workload.weights) / element_bytes(workload.precision)
+    return np.where(is_quantized(workload.layers), stored * narrower, stored)
 
 
 def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
@@ -293,7 +327,7 @@ def _prefetch_parameters(job: Job, topology: Topology, collective: str, bucket_b
 
 
 def _make_parameter_buckets(job: Job, bucket_bytes: float) -> Buckets:
-    return make_buckets(gradient_bytes(job.workload)[::-1], bucket_bytes, bucket_bytes)
+    return make_buckets(stored_bytes(job.workload)[::-1], bucket_bytes, bucket_bytes)
 
 
 def _forward_stall_s(prefetch: _ParameterPrefetch, step: DeviceStep, settings: Settings) -> Any:

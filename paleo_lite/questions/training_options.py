@@ -269,8 +269,9 @@ def _parallel_fields(question: Any, sharding: str | None) -> dict[str, Any]:
         "micro_batch_size": question.micro_batch,
         "offloaded_share": offload_of(question)[1],
         "sharding": sharding,
-        **_recompute_fields(question, sharding),
     }
+    if _resolved_network(question).blocks or divides_blocks(question):
+        fields |= _recompute_fields(question, sharding)
     return {field: value for field, value in fields.items() if value is not None}
 
 

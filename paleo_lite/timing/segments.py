@@ -37,9 +37,10 @@ def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str)
     """Cut a network into segments at tensors that alone connect its parts; a single one without checkpointing.
 
     `checkpointing` is one of `CHECKPOINTING` in `paleo_lite.timing.training_options`. ``all`` makes every possible cut:
-    wherever a single tensor crosses and a convolution or matrix product lies between. ``block`` takes one of them per
-    block, before the first layer of a numbered module. ``sqrt`` takes about the square root of as many as ``all``, so
-    that the segments save about equal amounts.
+    wherever a single tensor crosses and a convolution or matrix product lies between, and before blocks that several
+    tensors reach, such as those of a denoiser, of text, picture and time. ``block`` takes one of them per block, before
+    the first layer of a numbered module. ``sqrt`` takes about the square root of as many as ``all``, so that the
+    segments save about equal amounts.
 
     All segments but the last are computed again: the backward pass begins with the last one, for which the forward pass
     has just finished. The layers are in the order of execution, and the plan is that of these layers.
@@ -71,6 +72,7 @@ def _block_boundaries(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
     """Return the last possible cut before each matrix product to which a single tensor leads.
 
     Tensors without a gradient, such as the angles of rotary positions, may cross as well: all segments share them.
+    Blocks without such a cut are cut before their first layer: frameworks save all inputs of a block.
     """
     last_write = list(plan.first_write)
     for index, (layer, buffers) in enumerate(zip(layers, plan.graph.writes)):
@@ -100,7 +102,15 @@ def _block_boundaries(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
             if has_product and candidate > previous_cut:
                 cuts.append(candidate)
             has_product = True
-    return cuts
+    cut_blocks = {layers[cut].place.block for cut in cuts}
+    starts = [
+        index
+        for index in range(1, len(layers))
+        if layers[index].place.block not in ("", layers[index - 1].place.block)
+        and layers[index].place.block not in cut_blocks
+        and not overwritten[index]
+    ]
+    return sorted({*cuts, *starts})
 
 
 def _select_block_starts(layers: Sequence[Layer], cuts: Sequence[int]) -> list[int]:

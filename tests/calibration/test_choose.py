@@ -155,6 +155,7 @@ def test_engines_keep_the_share_of_peak_of_16_bits_in_int8() -> None:
 def test_networks_in_int8_have_a_forecast_on_matrix_units_alone() -> None:
     """A Tesla T4 multiplies int8 on matrix units, a GTX 1080 Ti four bytes at a time on vector units."""
     on_t4 = pl.predict("resnet50", gpu="t4", precision="int8", batch_size=128)
+    assert any(note.startswith("`--execution engine` is assumed") for note in on_t4.notes)
     assert on_t4.bound_s < on_t4.interval[0] < on_t4.time_s < on_t4.interval[1]
     in_16_bits = pl.predict("resnet50", gpu="t4", precision="fp16", batch_size=128, execution="engine")
     assert 1.5 < in_16_bits.time_s / on_t4.time_s < 2.2  # DeepBench timed a convolution 2.17 times as fast

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paleo_lite
 from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
 from paleo_lite.distributed.data_parallel import last_finish_s, make_buckets, train_zero
@@ -91,3 +92,17 @@ def test_each_micro_batch_exchanges_sharded_gradients(stage: int, bandwidth_byte
     assert four.communication_s == pytest.approx(4 * one.communication_s)
     assert four.compute_s == pytest.approx(4 * one.compute_s)
     assert four.update_s == pytest.approx(one.update_s)
+
+
+def test_sharded_parameters_are_gathered_although_they_are_frozen() -> None:
+    """With adapters two of the three exchanges of ZeRO-3 remain: parameters are gathered twice, gradients are few.
+
+    In nf4 parameters have half a byte instead of two (and a scale per 64 numbers).
+    """
+    asked = {"gpu": "l40s", "link": "ethernet1", "workers": 4, "strategy": "zero-3", "precision": "bf16"}
+    whole, adapters, quantised = (
+        paleo_lite.train("vit_l_16", **asked, **options).rows[0].communication_s
+        for options in ({}, {"lora": 4}, {"lora": 4, "weights": "nf4"})
+    )
+    assert adapters / whole == pytest.approx(2 / 3, rel=0.03)
+    assert quantised / adapters == pytest.approx(0.25, abs=0.04)

@@ -286,3 +286,5 @@ def test_hours_and_cost_of_pictures_on_several_devices() -> None:
     assert not {"hours", "cost_usd", "kwh"} & {column.key for column in without.columns}
     with pytest.raises(BadValue, match="is for pictures and for training"):
         pl.diffusion("sd-1.5", gpu="h100-sxm", phase="forward", samples=10)
+    forward = pl.diffusion("sd-1.5", gpu="h100-sxm", phase="forward")
+    assert forward.time_s < 0.6 * pl.diffusion("sd-1.5", gpu="h100-sxm", phase="training").time_s
