@@ -197,6 +197,7 @@ class ElasticFleet(Fleet):
                 f"{MOST_RESTARTS} times; give a longer time or more replicas"
             )
         self.next_s[number] = self.earliest_finish_s[number] = math.inf
+        self.changed.discard(number)
         self._end(number, time_s)
         self.serving.remove(number)
         self._start(time_s)

@@ -51,6 +51,7 @@ class Fleet:
         self.visited = np.zeros((len(stages), count), dtype=np.int64)  # replica of each stage that a request visits
         self.replicas = [(number, replica) for number, stage in enumerate(stages) for replica in stage.replicas]
         self.earliest_finish_s = [math.inf] * len(self.replicas)
+        self.changed: set[int] = set()  # replicas of which that is not known any more
         self.next_s = [math.inf] * len(self.replicas)
         self.first_of = np.cumsum([0, *(len(stage.replicas) for stage in stages)]).tolist()
         self.followers: dict[int, list[int]] = {}
@@ -144,11 +145,11 @@ class Fleet:
         self._look_at(computed_at)
 
     def _look_at(self, index: int) -> None:
-        """Note when a replica takes its next step, and when it finishes a request at the earliest."""
+        """Note when a replica takes its next step, and that it may finish a request earlier or later."""
         number, replica = self.replicas[index]
         self.next_s[index] = replica.next_s
         if self.has_answers_before or number + 1 < len(self.stages):  # otherwise no other replica waits for it
-            self.earliest_finish_s[index] = replica.earliest_finish_s
+            self.changed.add(index)
 
     def _limit_s(self, number: int, index: int) -> float:
         """Return the time before which no further request reaches a replica."""
@@ -156,6 +157,9 @@ class Fleet:
         # Where an answer lets its user send the next request, every replica is before every other.
         last = len(self.replicas) if self.has_answers_before else self.first_of[number]
         earliest_s = self.earliest_finish_s
+        for changed in self.changed:
+            earliest_s[changed] = self.replicas[changed][1].earliest_finish_s
+        self.changed.clear()
         if last:
             own_s, earliest_s[index] = earliest_s[index], math.inf
             limit_s = min(limit_s, *earliest_s[:last])

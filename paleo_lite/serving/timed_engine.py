@@ -65,31 +65,44 @@ class TimedEngine(NamedTuple):
         """Return a function that gives the time of an iteration that decodes some sequences with some cached tokens.
 
         It adds what `iteration_s` adds, in the same order, but without asking again what never changes, as most of the
-        time of a simulation would go there. None for engines that need more than this sum.
+        time of a simulation would go there. None for pipelines, whose rounds are no such sum.
         """
-        times, engine = self.times, self.engine
-        if times.pipeline > 1 or times.attention_data > 1 or self.options.speculation.draft_length:
+        times, engine, speculation = self.times, self.engine, self.options.speculation
+        if times.pipeline > 1:
             return None
-        host_s, sequence_host_s = engine.overhead_s, engine.sequence_overhead_s
-        token_s, head_s, experts_s = times.token_s, times.head_s, times.experts_s
-        contexts, attention_s = times.contexts, times.decode_attention_s
-        last = len(contexts) - 2
+        network_s = _time_decoding(times, speculation.draft_length + 1, engine.overhead_s, engine.sequence_overhead_s)
+        if speculation.draft is None:
+            return network_s
+        draft_s, passes = _time_decoding(speculation.draft), speculation.draft_passes
+        return lambda sequences, cached_tokens: (
+            network_s(sequences, cached_tokens) + passes * draft_s(sequences, cached_tokens)
+        )
 
-        def decoding_s(sequences: int, cached_tokens: float) -> float:
-            """Return the time of an iteration."""
-            context = cached_tokens / sequences
-            index = bisect_right(contexts, context) - 1
-            row = attention_s[sequences]
-            time_s = token_s[sequences] + head_s[sequences]
-            if index < 0:
-                time_s += row[0]
-            else:
-                index = min(index, last)
-                start, low_s = contexts[index], row[index]
-                share = (context - start) / (contexts[index + 1] - start)
-                time_s = time_s + low_s + share * (row[index + 1] - low_s)
-            if experts_s:
-                time_s += experts_s[sequences]
-            return host_s + sequence_host_s * sequences + time_s
 
-        return decoding_s
+def _time_decoding(
+    times: IterationTimes, tokens_per_sequence: int = 1, host_s: float = 0.0, sequence_host_s: float = 0.0
+) -> Callable[[int, float], float]:
+    """Return a function that gives the time of an iteration without prompts, with the host."""
+    token_s, head_s, experts_s = times.token_s, times.head_s, times.experts_s
+    contexts, attention_s, groups = times.contexts, times.decode_attention_s, times.attention_data
+    last = len(contexts) - 2
+
+    def decoding_s(sequences: int, cached_tokens: float) -> float:
+        """Return the time of an iteration."""
+        own_sequences, tokens = -(-sequences // groups), sequences * tokens_per_sequence
+        context = cached_tokens / sequences
+        index = bisect_right(contexts, context) - 1
+        row = attention_s[own_sequences]
+        time_s = token_s[own_sequences * tokens_per_sequence] + head_s[-(-tokens // groups)]
+        if index < 0:
+            time_s += row[0]
+        else:
+            index = min(index, last)
+            start, low_s = contexts[index], row[index]
+            share = (context - start) / (contexts[index + 1] - start)
+            time_s = time_s + low_s + share * (row[index + 1] - low_s)
+        if experts_s:
+            time_s += experts_s[tokens]
+        return host_s + sequence_host_s * own_sequences + time_s
+
+    return decoding_s
