@@ -5,7 +5,8 @@ progress at any time: if all were whole, equal ones would end together for ever,
 of a benchmark whose lengths are constant. Where caches are to be found again, a flood would be another server: no
 prompt finds what is computed later, and sessions lose their turns. So users of a closed loop send those requests, whose
 caches are warm when the rate is taken; there are as many of them as give the highest rate, since caches of too many
-evict each other. Requests of a trace are repeated for as many users, with prefixes of their own each time.
+evict each other. Requests of a trace, of which there are no more, are repeated for as many users, with prefixes of
+their own each time; those of a workload come again by themselves, if they do.
 """
 
 from __future__ import annotations
@@ -190,6 +191,8 @@ def _find_users(prepared: PreparedDeployment, traffic: Traffic) -> tuple[int, Ra
     """Return as many users as give the highest rate, and their rates."""
     replicas = prepared.deployment.replicas
     most = prepared.engine.max_sequences * replicas
+    if traffic.follows is None and traffic.sessions is not None:  # as many requests as were asked for
+        most = max(min(most, len(traffic.counted) // ROUNDS_OF_USERS), 1)
     first = min(FIRST_USERS * replicas, most)
     best = (first, _rates_of_users(prepared, traffic, first))
     more = [min(first << step, most) for step in range(1, most.bit_length()) if first << step < 2 * most]
