@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.serving.drafts import acceptance_of
 from paleo_lite.serving.options import Speculation
-from validation.fleet import gains
+from validation.fleet import disaggregated, gains
 from validation.fleet.disaggregated import ACCEPTED, forecast
 from validation.fleet.recipes import PoolSize, Recipe, recipes
 from validation.tables import rows_of
@@ -36,6 +37,41 @@ def test_a_published_deployment() -> None:
     times = forecast(recipe)
     assert times.tpot_s[1] == pytest.approx(6.40e-3, rel=0.15) and times.tpot_s[0] < 6.40e-3 < times.tpot_s[2]
     assert times.ttft_s[1] == pytest.approx(0.323, rel=0.35) and times.ttft_s[0] < 0.323 < times.ttft_s[2]
+
+
+def test_rounds_but_the_first_stand_for_the_others_of_the_benchmark() -> None:
+    """Ten rounds of two users: the first tokens of the first take 1 s, all others 3 s: (1 + 9 * 3) / 10."""
+    ttft_s, tpot_s = np.array([1.0, 1.0, 3.0, 3.0, 3.0, 3.0]), np.array([0.01, 0.01, 0.02, 0.02, 0.02, 0.02])
+    assert disaggregated._times_of(ttft_s, tpot_s, users=2) == pytest.approx((2.8, 0.02))
+
+
+def test_the_ends_are_those_of_the_first_requests() -> None:
+    recipe = next(one for one in recipes() if one.concurrency == 90)
+    whole, first = (disaggregated._traffic(recipe, rounds) for rounds in (3, 2))
+    assert (len(whole), len(first)) == (270, 180)
+    assert whole.input_tokens[:180].tolist() == first.input_tokens.tolist()
+    assert whole.output_tokens[:180].tolist() == first.output_tokens.tolist()
+
+
+def test_users_of_one_deployment_share_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two published numbers of users of each of two deployments that may be the measured one."""
+    prepared: list[Recipe] = []
+    monkeypatch.setattr(disaggregated, "_prepare", prepared.append)
+    expected = {8: 0.010, 16: 0.020}
+    monkeypatch.setattr(disaggregated.PreparedRecipe, "expected", lambda self: (1.0, expected[self.recipe.concurrency]))
+    monkeypatch.setattr(disaggregated.PreparedRecipe, "forecast", lambda self: self.recipe)
+    size = PoolSize(1, 4, 1, 1)
+    few, many = (
+        tuple(Recipe("b200", "sglang", "fp4", 1024, 1024, users, drafted, size, size) for drafted in (0, 2))
+        for users in (8, 16)
+    )
+    rows = [
+        disaggregated.MeasuredSplit("b200", "sglang", "fp4", 1.0, 0.01, candidates, is_published=False)
+        for candidates in (many, few)
+    ]
+    pairs, refused = disaggregated.forecast_all(rows, jobs=1)
+    assert prepared == list(many) and not refused
+    assert [row for row, _ in pairs] == rows
 
 
 @pytest.mark.thorough

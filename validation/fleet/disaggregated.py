@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.errors import PaleoError
+from paleo_lite.executor import run_tasks
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.serving.deployment import LEVELS
+from paleo_lite.serving.deployment import PreparedDeployment
 from paleo_lite.serving.drafts import acceptance_of
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.outcomes import request_latencies
@@ -30,6 +31,9 @@ from paleo_lite.timing.intervals import Z_90
 from ..columns import GROUP_COLUMNS, GroupErrors
 from ..tables import rows_of
 from .recipes import PoolSize, Recipe, recipes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 EXPERTS = 256  # of DeepSeek-R1
 
@@ -51,10 +55,12 @@ NODE_LINKS = {"h100": "infiniband-ndr"}
 SMALLEST, LARGEST = 0.8, 1.0
 """Ends of the lengths, drawn uniformly, relative to the nominal one (InferenceX: ``--random-range-ratio 0.8``)."""
 
-PUBLISHED_ROUNDS, SIMULATED_ROUNDS = 10, 3
-"""Requests per user of the benchmark; fewer are simulated, of which all but the first stand for the others."""
+PUBLISHED_ROUNDS, SIMULATED_ROUNDS, ROUNDS_OF_ENDS = 10, 3, 2
+"""Requests per user of the benchmark; fewer are simulated, of which all but the first stand for the others, and fewer
+still at the ends of the intervals, which are those relative to the expected times of the same requests."""
 
-MOST_REQUESTS = 20_000
+MOST_REQUESTS = 8_000
+"""Requests of a simulation, unless there are more users."""
 
 
 class MeasuredSplit(NamedTuple):
@@ -118,8 +124,57 @@ def _assumed(key: tuple[str, str, str, int, int, int], prefill: int, decode: int
     return tuple(Recipe(*key, drafted, pool(prefill), pool(decode)) for drafted in (0, 2))
 
 
+class PreparedRecipe(NamedTuple):
+    """A published deployment for any number of users up to one, with what is simulated of each number."""
+
+    prepared: PreparedDeployment
+    recipe: Recipe
+
+    def expected(self) -> tuple[float, float]:
+        """Return the mean time to the first token, and the median time per token, of the benchmark's requests."""
+        return _times_of(*self._simulate("expected", SIMULATED_ROUNDS))
+
+    def forecast(self) -> SplitForecast:
+        """Return expected times with their intervals."""
+        expected = self.expected()
+        compared = _times_of(*self._simulate("expected", SIMULATED_ROUNDS), rounds=ROUNDS_OF_ENDS)
+        at_ends = [_times_of(*self._simulate(level, ROUNDS_OF_ENDS)) for level in ("low", "high")]
+        deviations = self.prepared.deployment.timer.latency_deviations
+        ends = []
+        for figure, name in enumerate(("ttft_s", "tpot_s")):
+            value, beside = expected[figure], Z_90 * deviations.get(name, 0.0)
+            below, above = (np.hypot(np.log(end[figure] / compared[figure]), beside) for end in at_ends)
+            ends.append((float(value * np.exp(-below)), value, float(value * np.exp(above))))
+        return SplitForecast(*ends)
+
+    def _simulate(self, level: str, rounds: int) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+        """Return the times to the first token in the order of arrival, those per token, and the number of users."""
+        simulated = self.prepared.simulate(_traffic(self.recipe, rounds), level)
+        latencies = request_latencies(simulated.outcomes)
+        order = np.argsort(np.concatenate([outcome.arrival_s for outcome in simulated.outcomes]), kind="stable")
+        return latencies["ttft_s"][order], latencies["tpot_s"][order], self.recipe.concurrency
+
+
+def _times_of(
+    ttft_s: NDArray[np.float64], tpot_s: NDArray[np.float64], users: int, rounds: int | None = None
+) -> tuple[float, float]:
+    """Return the mean time to the first token and the median time per token, of all rounds or of the first ones.
+
+    Rounds but the first one stand for the others of the benchmark.
+    """
+    count = len(ttft_s) if rounds is None else min(_count_requests(users, rounds), len(ttft_s))
+    number = np.arange(count) // users
+    weights = np.where(number == 0, 1.0, (PUBLISHED_ROUNDS - 1) / max(int(number.max()), 1))
+    return float(np.average(ttft_s[:count], weights=weights)), float(np.median(tpot_s[:count]))
+
+
 def forecast(recipe: Recipe) -> SplitForecast:
     """Simulate the closed loop of a deployment."""
+    return PreparedRecipe(_prepare(recipe), recipe).forecast()
+
+
+def _prepare(recipe: Recipe) -> PreparedDeployment:
+    """Return the deployment with its tables, for all numbers of users up to that of a recipe."""
     settings = {pool: _settings(recipe, pool) for pool in ("prefill", "decode")}
     drafting: dict[str, Any] = {}
     if recipe.drafted:
@@ -131,23 +186,9 @@ def forecast(recipe: Recipe) -> SplitForecast:
         prefill_pool=settings["prefill"], decode_pool=settings["decode"], **drafting,
     )  # fmt: skip
     traffic = _traffic(recipe)
-    prepared = make_deployment(question).prepare(traffic)
-    rounds = np.arange(len(traffic)) // recipe.concurrency
-    weights = np.where(rounds == 0, 1.0, (PUBLISHED_ROUNDS - 1) / max(int(rounds.max()), 1))
-    times = {}
-    for level in LEVELS:
-        simulated = prepared.simulate(traffic, level)
-        latencies = request_latencies(simulated.outcomes)
-        order = np.argsort(np.concatenate([outcome.arrival_s for outcome in simulated.outcomes]), kind="stable")
-        ttft_s = float(np.average(latencies["ttft_s"][order], weights=weights))
-        times[level] = (ttft_s, float(np.median(latencies["tpot_s"])))
-    deviations = prepared.deployment.timer.latency_deviations
-    ends = []
-    for figure, name in enumerate(("ttft_s", "tpot_s")):
-        low, value, high = (times[level][figure] for level in LEVELS)
-        below, above = (np.hypot(np.log(end / value), Z_90 * deviations.get(name, 0.0)) for end in (low, high))
-        ends.append((value * np.exp(-below), value, value * np.exp(above)))
-    return SplitForecast(*ends)
+    # Of fewer users the longest request may be longer than that of these.
+    traffic.input_tokens[0], traffic.output_tokens[0] = recipe.input_tokens, recipe.output_tokens
+    return make_deployment(question).prepare(traffic)
 
 
 def _settings(recipe: Recipe, pool: str) -> dict[str, Any]:
@@ -167,39 +208,81 @@ def _settings(recipe: Recipe, pool: str) -> dict[str, Any]:
     return settings
 
 
-def _traffic(recipe: Recipe) -> Traffic:
+def _count_requests(users: int, rounds: int) -> int:
+    """Return the requests of the first rounds of a benchmark: of few users 60 at least, and of many 8,000 at most."""
+    count = min(rounds * users, max(MOST_REQUESTS, users))
+    return max(count, min(PUBLISHED_ROUNDS * users, 60))
+
+
+def _traffic(recipe: Recipe, rounds: int = SIMULATED_ROUNDS) -> Traffic:
     """Return the first rounds of requests."""
-    count = min(SIMULATED_ROUNDS * recipe.concurrency, max(MOST_REQUESTS, recipe.concurrency))
-    count = max(count, min(PUBLISHED_ROUNDS * recipe.concurrency, 60))
-    traffic = generate_traffic(Lengths(1), Lengths(1), count=count, concurrency=recipe.concurrency)
+    users = recipe.concurrency
+    drawn, count = _count_requests(users, SIMULATED_ROUNDS), _count_requests(users, rounds)
+    traffic = generate_traffic(Lengths(1), Lengths(1), count=count, concurrency=users)
     generator = np.random.default_rng(0)
     lengths = [
-        np.rint(nominal * generator.uniform(SMALLEST, LARGEST, count)).astype(np.int64)
+        np.rint(nominal * generator.uniform(SMALLEST, LARGEST, drawn)).astype(np.int64)[:count]
         for nominal in (recipe.input_tokens, recipe.output_tokens)
     ]
     return msgspec.structs.replace(traffic, input_tokens=lengths[0], output_tokens=lengths[1], left_out=None)
 
 
-def forecast_all(rows: Sequence[MeasuredSplit]) -> tuple[list[tuple[MeasuredSplit, SplitForecast]], list[str]]:
-    """Return the rows with their forecasts, and why others have none."""
-    forecast_of: dict[Recipe, SplitForecast | str] = {}
-    pairs, refused = [], []
+class _Forecasts(NamedTuple):
+    """Forecasts of the rows of one deployment, or of several that may be theirs, and why others have none."""
+
+    pairs: list[tuple[MeasuredSplit, SplitForecast]]
+    refused: set[str]
+
+
+def forecast_all(
+    rows: Sequence[MeasuredSplit], jobs: int | None = None
+) -> tuple[list[tuple[MeasuredSplit, SplitForecast]], list[str]]:
+    """Return the rows with their forecasts, and why others have none; processes share the deployments."""
+    by_deployments: dict[frozenset[Recipe], list[MeasuredSplit]] = {}
     for row in rows:
-        forecasts = []
-        for recipe in row.candidates:
-            if recipe not in forecast_of:
-                try:
-                    forecast_of[recipe] = forecast(recipe)
-                except PaleoError as error:
-                    forecast_of[recipe] = str(error)
-            outcome = forecast_of[recipe]
-            if isinstance(outcome, str):
-                refused.append(f"{row.engine} on {row.gpu}, {recipe.concurrency} users: {outcome}")
-            else:
-                forecasts.append(outcome)
-        if forecasts:
-            pairs.append((row, min(forecasts, key=lambda candidate: abs(np.log(candidate.tpot_s[1] / row.tpot_s)))))
-    return pairs, sorted(set(refused))
+        deployments = frozenset(_for_any_users(recipe) for recipe in row.candidates)
+        by_deployments.setdefault(deployments, []).append(row)
+    longest_first = sorted(by_deployments.values(), key=_count_all, reverse=True)
+    pairs: list[tuple[MeasuredSplit, SplitForecast]] = []
+    refused: set[str] = set()
+    for _, forecasts in run_tasks(longest_first, _forecast_group, jobs):
+        pairs += forecasts.pairs
+        refused |= forecasts.refused
+    place = {row: number for number, row in enumerate(rows)}
+    return sorted(pairs, key=lambda pair: place[pair[0]]), sorted(refused)
+
+
+def _count_all(rows: Sequence[MeasuredSplit]) -> int:
+    """Return the requests that are simulated of some rows, at one level of the times of iterations."""
+    recipes_of_rows = {recipe for row in rows for recipe in row.candidates}
+    return sum(_count_requests(recipe.concurrency, SIMULATED_ROUNDS) for recipe in recipes_of_rows)
+
+
+def _for_any_users(recipe: Recipe) -> Recipe:
+    """Return what recipes of one deployment have in common, however many users it has."""
+    return recipe._replace(concurrency=0)
+
+
+def _forecast_group(rows: Sequence[MeasuredSplit]) -> _Forecasts:
+    """Forecast rows that may be of the same deployments, each of which is prepared once."""
+    largest: dict[Recipe, Recipe] = {}
+    for recipe in sorted({recipe for row in rows for recipe in row.candidates}):
+        largest[_for_any_users(recipe)] = recipe
+    refused: set[str] = set()
+    prepared: dict[Recipe, PreparedDeployment] = {}
+    for deployment, recipe in largest.items():
+        try:
+            prepared[deployment] = _prepare(recipe)
+        except PaleoError as error:
+            refused.add(f"{recipe.engine} on {recipe.gpu}, {recipe.concurrency} users: {error}")
+    pairs = []
+    for row in rows:
+        known = [recipe for recipe in row.candidates if _for_any_users(recipe) in prepared]
+        candidates = [PreparedRecipe(prepared[_for_any_users(recipe)], recipe) for recipe in known]
+        if candidates:
+            nearest = min(candidates, key=lambda one: abs(np.log(one.expected()[1] / row.tpot_s)))
+            pairs.append((row, nearest.forecast()))
+    return _Forecasts(pairs, refused)
 
 
 GROUPS: dict[str, Callable[[MeasuredSplit], str]] = {
