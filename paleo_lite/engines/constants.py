@@ -220,6 +220,14 @@ class ServerSpread(msgspec.Struct, frozen=True):
         return self.step**2 + self.source**2
 
 
+class MeasuredServers(msgspec.Struct, frozen=True):
+    """Engine, device and kind of networks of which servers were measured."""
+
+    engine: str
+    gpu: str  # ID of the device
+    has_experts: bool
+
+
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     """Constants of all classes of kernels, and of steps and servers."""
 
@@ -228,6 +236,7 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     hosts: dict[str, Host] = {}  # time of the host by engine
     spread: ServerSpread = ServerSpread(0.1, 0.0)  # of steps of all servers
     dense_spread: ServerSpread = ServerSpread(0.1, 0.0)  # of steps of networks without experts
+    measured: tuple[MeasuredServers, ...] = ()  # servers whose steps the deviations are of
     # Generations of which servers were measured, but no kernels, with the standard deviation of the logarithm of a
     # step: their kernels are those of other generations times the factors of `company`.
     served: dict[str, float] = {}
@@ -238,9 +247,16 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
         """Return the deviation of a step on a device of which only servers were measured; None for others."""
         return self.served.get(generation_of(device))
 
-    def server_variance(self, *, has_experts: bool) -> float:
-        """Return the variance of the logarithm of a step of a server that kernels do not explain."""
-        return (self.spread if has_experts else self.dense_spread).variance
+    def step_variance(self, of_kernels: Any, device: Device, engine: str, *, has_experts: bool) -> Any:
+        """Return the variance of the logarithm of a step of a server, by that of its kernels.
+
+        The deviation of measured steps contains the errors of their kernels. Under the same engine, on the same device
+        and with networks of the same kind, kernels add no more to it than it is itself.
+        """
+        spread = self.spread if has_experts else self.dense_spread
+        if MeasuredServers(engine, device.id, has_experts) in self.measured:
+            of_kernels = np.minimum(of_kernels, spread.step**2)
+        return of_kernels + spread.variance
 
     def company_of(self, kernels: str, device: Device, engine: str, form: str, is_prompt: bool) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of kernels in a server."""

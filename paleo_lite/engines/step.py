@@ -296,10 +296,14 @@ class EngineStep:
         What measured servers leave of it depends on the causes of the time that is asked for, of which an iteration is
         a part: see `EngineConstants.learned`.
         """
-        spread = self.constants.spread if have_experts(kernels) else self.constants.dense_spread
-        # The deviation of measured steps contains what kernels do not explain of one.
-        of_server = spread.variance if self._served_deviation(kernels) is None else spread.source**2
-        return np.sqrt(self.variance(kernels, load) + of_server)
+        has_experts = have_experts(kernels)
+        of_kernels = self.variance(kernels, load)
+        if self._served_deviation(kernels) is None:
+            variance = self.constants.step_variance(of_kernels, self.device, self.engine, has_experts=has_experts)
+        else:  # the deviation of measured steps contains what kernels do not explain of one
+            spread = self.constants.spread if has_experts else self.constants.dense_spread
+            variance = of_kernels + spread.source**2
+        return np.sqrt(variance)
 
     @cached_property
     def _clock_hz(self) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
-from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants, ServerSpread
+from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants, MeasuredServers, ServerSpread
 from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.kernel_formats import Formats, kernel_rates
 from paleo_lite.engines.kernels import (
@@ -196,6 +196,19 @@ def test_servers_of_mixtures_deviate_by_more_than_dense_ones() -> None:
     load = Load(tokens=8.0, all_tokens=8.0)
     assert of_server.deviation(dense, load) == pytest.approx(0.15, rel=1e-6)
     assert of_server.deviation([*dense, experts], load) == pytest.approx(0.2, rel=1e-6)
+
+
+def test_kernels_add_no_more_than_the_steps_that_were_measured_under_the_engine_on_the_device() -> None:
+    """Kernels off by 0.5: of measured servers the root of 2 * 0.12^2 + 0.09^2, of others of 0.5^2 + 0.12^2 + 0.09^2."""
+    spread = ServerSpread(0.12, 0.09)
+    measured = (MeasuredServers("vllm", "h100-sxm", has_experts=False),)
+    known = msgspec.structs.replace(constants(0.0, 0.5), dense_spread=spread, measured=measured)
+    kernels, load = [CountedKernel(Pointwise("norm", 1e5), 1)], Load(tokens=8.0)
+    deviations = [
+        EngineStep(device, engine, FORMATS, ALONE, known).deviation(kernels, load)
+        for device, engine in ((H100, "vllm"), (H100, "sglang"), (find_device("h200-sxm"), "vllm"))
+    ]
+    assert deviations == pytest.approx([(2 * 0.12**2 + 0.09**2) ** 0.5, *[(0.5**2 + 0.15**2) ** 0.5] * 2], rel=1e-6)
 
 
 def test_the_deviation_of_measured_steps_contains_that_of_a_server() -> None:

@@ -18,6 +18,8 @@ from paleo_lite.engines.constants import (
     CellTraits,
     EngineConstants,
     Host,
+    MeasuredServers,
+    ServerSpread,
     predict_constants,
     traits_of,
 )
@@ -450,6 +452,23 @@ def test_sources_differ_by_less_without_experts(monkeypatch: pytest.MonkeyPatch)
     assert fitted.dense_spread.source == pytest.approx(0.1 * 2.353 / 1.645, abs=1e-3)
     without_c = steps.with_source_deviations(EngineConstants({}), biases, "c")
     assert without_c.spread.source == pytest.approx(0.1 * 2.920 / 1.645, abs=1e-3)
+
+
+def test_kernels_add_no_more_to_servers_of_which_several_networks_were_measured() -> None:
+    """One network says nothing of another: the second of vLLM's counts, the only one of SGLang does not."""
+    times = steps.StepTimes({("products", "bf16"): 0.001}, {("products", "bf16"): 0.001})
+    parts: Any = [
+        steps.StepParts(
+            msgspec.structs.replace(SERVER, gpu="h100-sxm", engine=engine, network=network),
+            times, times, times, prompts_per_token=0.0, logits=1e5, prompt_launches=100, variance=0.25,
+        )
+        for engine, network in (("vllm", "a"), ("vllm", "b"), ("sglang", "a"), ("sglang", "a"))
+    ]  # fmt: skip
+    kinds = steps.kinds_of(parts)
+    assert kinds == (MeasuredServers("vllm", "h100-sxm", has_experts=False),)
+    known = EngineConstants({}, dense_spread=ServerSpread(0.12, 0.09), measured=kinds)
+    deviations = [steps.step_deviation(part, known) for part in parts]
+    assert deviations == pytest.approx([(2 * 0.12**2 + 0.09**2) ** 0.5] * 2 + [(0.25 + 0.15**2) ** 0.5] * 2)
 
 
 def test_first_tokens_deviate_as_those_of_unseen_networks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ from .steps import (
     parts_of,
     predict_steps,
     source_biases,
+    step_deviation,
     with_source_deviations,
 )
 from .tables import TimedKernels, published_kernels
@@ -233,7 +234,7 @@ def _owner(cell: CellFit, split: str) -> str:
 def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants) -> LogErrors:
     """Return the errors of the times per output token of servers at some factors of company and hosts."""
     errors = [np.log(predict_steps(part, fitted)[0] / part.server.step_s) for part in parts]
-    deviations = [np.sqrt(part.variance + fitted.server_variance(has_experts=part.has_experts)) for part in parts]
+    deviations = [step_deviation(part, fitted) for part in parts]
     return LogErrors(np.array(errors), np.array(deviations))
 
 

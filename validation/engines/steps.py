@@ -34,7 +34,7 @@ from scipy.optimize import least_squares
 from scipy.special import stdtrit
 
 from paleo_lite.engines.blocks import sampled_logits
-from paleo_lite.engines.constants import Company, EngineConstants, Host, ServerSpread, generation_of
+from paleo_lite.engines.constants import Company, EngineConstants, Host, MeasuredServers, ServerSpread, generation_of
 from paleo_lite.engines.kernels import CountedKernel, Load
 from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.step import UNKNOWN_HOST, EngineStep
@@ -446,7 +446,24 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
     return msgspec.structs.replace(
         constants, company=tuple(company), hosts=hosts, spread=ServerSpread(_step_deviation(errors), 0.0),
         dense_spread=ServerSpread(_step_deviation(errors[dense] if dense.any() else errors), 0.0),
+        measured=kinds_of(parts),
     )  # fmt: skip
+
+
+def kinds_of(parts: Sequence[StepParts]) -> tuple[MeasuredServers, ...]:
+    """Return the engines, devices and kinds of networks of which servers of several networks were measured."""
+    networks: dict[MeasuredServers, set[str]] = {}
+    for part in parts:
+        kind = MeasuredServers(part.server.engine, part.server.gpu, part.has_experts)
+        networks.setdefault(kind, set()).add(part.server.network)
+    found = (kind for kind, names in networks.items() if len(names) > 1)
+    return tuple(sorted(found, key=msgspec.structs.astuple))
+
+
+def step_deviation(part: StepParts, constants: EngineConstants) -> float:
+    """Return the standard deviation of the logarithm of the time per token of a server."""
+    device, engine = find_device(part.server.gpu), part.server.engine
+    return float(np.sqrt(constants.step_variance(part.variance, device, engine, has_experts=part.has_experts)))
 
 
 def _step_deviation(errors: Any) -> float:

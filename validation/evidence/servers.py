@@ -22,7 +22,16 @@ from paleo_lite.serving.learned import KIND
 from paleo_lite.timing.intervals import Z_90
 
 from ..engines.servers import PublishedServer, published_servers
-from ..engines.steps import HELD_OUT_TOLERANCE, MOST_USERS, StepParts, fit_steps, is_fitted, parts_of, predict_steps
+from ..engines.steps import (
+    HELD_OUT_TOLERANCE,
+    MOST_USERS,
+    StepParts,
+    fit_steps,
+    is_fitted,
+    parts_of,
+    predict_steps,
+    step_deviation,
+)
 from .groups import Grouped
 
 
@@ -55,7 +64,7 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
     logit_s = host.logit_s + (host.nucleus_logit_s if server.has_nucleus else 0.0)
     seconds[HOST] = host.iteration_s + logit_s * logits
     seconds[PROMPTS] = max(tpot_s - sum(seconds.values()), 0.0)
-    step_deviation = np.sqrt(part.variance + constants.server_variance(has_experts=part.has_experts))
+    deviation = step_deviation(part, constants)
     group, situation = tuple(traits.values()), f"{server.concurrency} {server.input_tokens:g} {server.output_tokens:g}"
     yield Grouped(
         group,
@@ -67,7 +76,7 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
             server.step_s,
             tpot_s,
             shares_of(seconds),
-            interval_around(tpot_s, step_deviation),
+            interval_around(tpot_s, deviation),
         ),
     )
     is_steady = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
@@ -78,7 +87,7 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
         shares = first_token_shares(
             shares_of(seconds), ttft_s=ttft_s, prompt_s=_prompt_s(part, constants), front_end_s=front_end_s
         )
-        interval = interval_around(ttft_s, np.hypot(step_deviation, host.first_token_deviation))
+        interval = interval_around(ttft_s, np.hypot(deviation, host.first_token_deviation))
         yield Grouped(group, Observation(KIND, FIRST_TOKEN, situation, traits, server.ttft_s, ttft_s, shares, interval))
 
 
