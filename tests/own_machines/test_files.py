@@ -16,9 +16,10 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
+from paleo_lite.architectures.gguf_file import StoredTensor
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, PaleoError
-from paleo_lite.own_machines.contents import read_contents
+from paleo_lite.own_machines.contents import pieces_of_tensors, read_contents
 from paleo_lite.own_machines.question import LocalQuestion
 
 gguf = pytest.importorskip("gguf")
@@ -176,6 +177,9 @@ def test_a_file_without_blocks(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(BadFile, match=r"the file has 0 tensors, and needs token_embd\.weight"):
         predict_local(str(path), "rtx3060")
+    table = StoredTensor("token_embd.weight", (64, 100), "F32")
+    with pytest.raises(BadFile, match=r"the file has 1 tensors, and needs token_embd\.weight and those of the blocks"):
+        pieces_of_tensors("words.gguf", [table], 1.0)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,12 @@ def test_a_power_limit_slows_prompts_more_than_answers(limit_w, answer_per_s, pr
     assert prompt_per_s is None or 512 / limited.prompt_s == pytest.approx(prompt_per_s, rel=0.1)
 
 
+@pytest.mark.parametrize("blocks", [32, 16])
+def test_watts_are_those_of_the_devices_where_the_processor_works_too(blocks: int) -> None:
+    found = predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m", gpu_layers=blocks))
+    assert any("the processor's are not included" in note for note in found.notes) == (blocks < 32)
+
+
 def test_a_limit_above_the_power_changes_nothing() -> None:
     free = predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m"))
     limited = predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m", power_limit=200))

@@ -149,6 +149,14 @@ def test_the_largest_batch_fits_and_no_larger_one() -> None:
     assert pl.predict("llama-3.1-8b", **{**LLAMA, "batch_size": "fit"}).batch_size == largest
 
 
+def test_there_is_no_largest_batch_where_only_the_weights_fit() -> None:
+    """Of 24 GB, 8.03e9 weights take 16.1; the cache of 100,000 tokens takes 2 x 32 x 8 x 128 x 2 bytes each, 13.1."""
+    one = pl.predict(
+        "llama-3.1-8b", gpu="rtx4090", precision="bf16", phase="decode", batch_size=1, context=100_000, memory=True
+    )
+    assert 29.1e9 < one.memory.total_bytes < 30e9 and one.memory.largest_batch is None
+
+
 def test_layers_are_timed_where_they_are_asked_for() -> None:
     for asked in ({"execution": "engine"}, {"time_model": "roofline"}, {"attention": "flash3"}, {"clock": "base"}):
         one = pl.predict("llama-3.1-8b", **{**LLAMA, **asked})

@@ -66,6 +66,15 @@ def test_older_versions_state_what_differs() -> None:
     assert newest.overhead_s < before.overhead_s < oldest.overhead_s
 
 
+@pytest.mark.parametrize(
+    ("gpu", "tokens"), [("t4", 2048), ("a10", 2048), ("l40s", 4096), ("h100-sxm", 8192), ("h200-sxm", 8192),
+                        ("b200", 16_384)],
+)  # fmt: skip
+def test_sglang_divides_prompts_by_the_memory_of_the_device(gpu: str, tokens: int) -> None:
+    """`_handle_gpu_memory_settings` of `server_args.py`, below 20, 35, 60, 90 and 160 GiB, and above."""
+    assert find_server("sglang", find_device(gpu)).chunked_prefill == tokens
+
+
 @pytest.mark.parametrize(("older", "newer"), [("vllm-0.13", "vllm-0.16"), ("sglang-0.3", "sglang")])
 def test_scheduling_ahead_came_with_a_version(older: str, newer: str) -> None:
     assert not SERVERS[older].schedules_ahead and SERVERS[newer].schedules_ahead
