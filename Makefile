@@ -78,8 +78,8 @@ lint-rules:
 	$(BIN)/ruff check $(LINTED)
 lint-format:
 	$(BIN)/ruff format --check $(LINTED)
-lint-types:
-	$(BIN)/mypy
+lint-types:  # its cache is kept with the environment, also where the checkout is made anew
+	$(BIN)/mypy --cache-dir $(VENV)/mypy
 lint-floors:
 	$(BIN)/python -m pytest -q -n 0 tests/test_floors.py
 lint-hardware:
