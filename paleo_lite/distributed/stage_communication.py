@@ -116,33 +116,29 @@ def _ring_step_s(topology: Topology, stride: int, devices: int, size: float) -> 
     return max(inside_s, float(point_to_point_time_s(size * stride, topology.between)))
 
 
-def gradient_communication_s(
+class ReplicaExchange(NamedTuple):
+    """Times of one exchange of parameters and of gradients between the replicas of all groups."""
+
+    gather_s: float  # of the parameters
+    reduce_s: float  # of the gradients
+    # The same where the replicas of a node alone exchange them, with FSDP or ZeRO stage 3.
+    inside_gather_s: float
+    inside_reduce_s: float
+    between_nodes_s: float  # sums of gradients between nodes, where sharding stays within them
+
+
+def _exchange_between_replicas(
     topology: Topology,
     groups: list[ReplicaGroup],
-    micro_batches: int,  # of a replica and step
     parameter_bytes: float,
     gradient_bytes: float,
-    compute_s: float,
-    settings: Settings,
-    exposed_sharding: float,
-) -> tuple[float, float]:
-    """Return the time of gradient and parameter communication between replicas, and the part hidden by computation.
-
-    An all-gather of the parameters and a reduce-scatter of the gradients take half as long as an all-reduce of as many
-    bytes. FSDP and ZeRO stage 3 gather the parameters of each block for the forward and for the backward pass of every
-    micro-batch. Its kernels take multiprocessors from the computation that should hide them, so that a share of the
-    time that they take inside a node is not hidden (`TrainingConstants.exposed_sharding`); waiting for other nodes
-    takes none. Other gradients are exchanged during the backward pass of the last micro-batch.
-
-    The bytes are those of the parameters and, in the precision of their exchange, of the gradients of a device without
-    sharding.
-    """
-    config = settings.parallel or ParallelConfig()
-    sharding, collective = config.sharding_rules, settings.collective
-    if collective is not None and sharding.zero_stage:
-        collective = choose_reduce_scatter(topology, collective, config.sharding or f"zero-{sharding.zero_stage}")
+    config: ParallelConfig,
+    collective: str | None,
+) -> ReplicaExchange:
+    """Return the times of an exchange; an all-gather and a reduce-scatter each take half as long as an all-reduce."""
+    sharding = config.sharding_rules
     between_nodes_s = 0.0
-    exchange_s, inside_exchange_s = np.zeros(2), np.zeros(2)  # of parameters and gradients; of the same inside a node
+    exchange_s, inside_s = np.zeros(2), np.zeros(2)  # of parameters and gradients
     for group in groups:
         if group.replicas == 1:
             continue
@@ -156,18 +152,49 @@ def gradient_communication_s(
         exchange_s += np.asarray(topology_all_reduce_s(replicas, messages, collective)) / 2
         if sharding.gathers_per_micro_batch and replicas.devices_per_node > 1:
             node = subgroup_topology(topology, group.stride, replicas.devices_per_node)
-            inside_exchange_s += np.asarray(topology_all_reduce_s(node, messages, collective)) / 2
+            inside_s += np.asarray(topology_all_reduce_s(node, messages, collective)) / 2
     gather_s, reduce_s = map(float, exchange_s)
-    if sharding.gathers_per_micro_batch:
-        per_micro_batch_s = sharding.gathers_per_micro_batch * gather_s + reduce_s
-        communication_s = per_micro_batch_s * micro_batches + between_nodes_s
-        inside_gather_s, inside_reduce_s = map(float, inside_exchange_s)
-        inside_s = (sharding.gathers_per_micro_batch * inside_gather_s + inside_reduce_s) * micro_batches
+    inside_gather_s, inside_reduce_s = map(float, inside_s)
+    return ReplicaExchange(gather_s, reduce_s, inside_gather_s, inside_reduce_s, between_nodes_s)
+
+
+def gradient_communication_s(
+    topology: Topology,
+    groups: list[ReplicaGroup],
+    micro_batches: int,  # of a replica and step
+    parameter_bytes: float,
+    gradient_bytes: float,
+    compute_s: float,
+    settings: Settings,
+    exposed_sharding: float,
+) -> tuple[float, float]:
+    """Return the time of gradient and parameter communication between replicas, and the part hidden by computation.
+
+    FSDP and ZeRO stage 3 gather the parameters of each block for the forward and for the backward pass of every
+    micro-batch. Its kernels take multiprocessors from the computation that should hide them, so that a share of the
+    time that they take inside a node is not hidden (`TrainingConstants.exposed_sharding`); waiting for other nodes
+    takes none. Other gradients are exchanged during the backward pass of the last micro-batch.
+
+    The bytes are those of the parameters and, in the precision of their exchange, of the gradients of a device without
+    sharding.
+    """
+    config = settings.parallel or ParallelConfig()
+    sharding, collective = config.sharding_rules, settings.collective
+    if collective is not None and sharding.zero_stage:
+        collective = choose_reduce_scatter(topology, collective, config.sharding or f"zero-{sharding.zero_stage}")
+    exchange = _exchange_between_replicas(topology, groups, parameter_bytes, gradient_bytes, config, collective)
+    gathers = sharding.gathers_per_micro_batch
+    if gathers:
+        per_micro_batch_s = gathers * exchange.gather_s + exchange.reduce_s
+        communication_s = per_micro_batch_s * micro_batches + exchange.between_nodes_s
+        inside_s = (gathers * exchange.inside_gather_s + exchange.inside_reduce_s) * micro_batches
         overlappable_s = min(communication_s - exposed_sharding * min(inside_s, communication_s), compute_s)
     else:
         reductions = micro_batches if sharding.reduces_every_micro_batch else 1
-        exchanged_s = reduce_s * reductions
-        gathered_s = gather_s * sharding.gathers_per_step if sharding.gathers_per_step else reduce_s
+        exchanged_s = exchange.reduce_s * reductions
+        gathered_s = exchange.reduce_s
+        if sharding.gathers_per_step:
+            gathered_s = exchange.gather_s * sharding.gathers_per_step
         communication_s = exchanged_s + gathered_s
         # The exchange overlaps with the backward pass (two thirds of the computation) of its micro-batches.
         overlappable_s = min(exchanged_s, compute_s * 2 / 3 * reductions / micro_batches)

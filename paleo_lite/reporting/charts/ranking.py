@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...sweeps.best import Best, is_better_larger
@@ -29,37 +30,55 @@ def _ranking_chart(best: Best) -> Any:
     alt = altair()
     shown = best.rows[:BARS_AT_MOST]
     (name,) = best.columns
-    factors = {name: factor_and_unit(name, [row[name] for row in shown])}
-    factor, unit = factors[name]
-    column = number_column(name)
-    described = describe_settings(shown)
-    # Rows that differ in nothing that has a name are told apart by their place.
-    labels = [text if described.count(text) == 1 else f"{text}, row {place}" for place, text in enumerate(described, 1)]
-    rows = []
-    for row, label in zip(shown, labels):
-        ends = interval_ends(row, name, name, factors)
-        value, low, high = row[name] * factor, ends.get("x_low"), ends.get("x_high")
-        figures = {"value": value, "low": low, "high": high, "end": max(value, low or value, high or value)}
-        text = f"{column.text(row)}{' (bound)' if row.get('answer') == BOUND else ''}"
-        rows.append({"row": label, "text": text, **figures})
-    title = column_label(name, shown[0]) if shown else name
-    title = f"{title} ({unit})" if unit else title
-    title += f", {'high' if is_better_larger(name) else 'low'} is better"
+    factor, unit = factor_and_unit(name, [row[name] for row in shown])
+    settings = describe_settings(shown)
+    bars = _bars_of(shown, settings, name, factor)
+    title = _axis_title(shown, name, unit)
     y = alt.Y("row:N", title=None, sort=None, axis=alt.Axis(labelLimit=480))
-    base = alt.Chart(inline_data(rows)).encode(y=y)
+    base = alt.Chart(inline_data(bars)).encode(y=y)
     x_axis = alt.Axis(format=NUMBER_FORMAT)
-    x, x_low = (alt.X(f"{end}:Q", title=title, axis=x_axis) for end in ("value", "low"))
+    x_value, x_low = (alt.X(f"{end}:Q", title=title, axis=x_axis) for end in ("value", "low"))
     tooltip = [alt.Tooltip("row:N"), alt.Tooltip("text:N", title=name)]
-    bars = base.mark_bar(color=SERIES[0]).encode(x=x, tooltip=tooltip)
-    layers = [bars]
+    layers = [base.mark_bar(color=SERIES[0]).encode(x=x_value, tooltip=tooltip)]
     subtitle = [f"{len(shown)} of {best.count_summary}"]
-    if any(row["low"] is not None for row in rows):
+    if any(bar["low"] is not None for bar in bars):
         layers.append(base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=x_low, x2=alt.X2("high:Q")))
         subtitle.append("lines: 90% intervals")
     figures_text = base.mark_text(align="left", dx=4, fontSize=9).encode(
         x=alt.X("end:Q", title=title), text=alt.Text("text:N")
     )
-    heading = f"{best.objective[0].upper()}{best.objective[1:]}: {described[0]}"
+    heading = f"{best.objective[0].upper()}{best.objective[1:]}: {settings[0]}"
     return alt.layer(*layers, figures_text).properties(
         width=_WIDTH, height=alt.Step(_ROW_HEIGHT), title=alt.Title(heading, subtitle=subtitle)
     )
+
+
+def _bars_of(
+    shown: Sequence[dict[str, Any]], settings: Sequence[str], name: str, factor: float
+) -> list[dict[str, Any]]:
+    """Return label, figure, ends of its interval and text of each bar; `end` is where the text begins."""
+    column = number_column(name)
+    bars = []
+    for place, (row, text) in enumerate(zip(shown, settings), 1):
+        # Rows that differ in nothing that has a name are told apart by their place.
+        label = text if settings.count(text) == 1 else f"{text}, row {place}"
+        ends = interval_ends(row, name, name, {name: (factor, "")})
+        value, low, high = row[name] * factor, ends.get("x_low"), ends.get("x_high")
+        bars.append(
+            {
+                "row": label,
+                "text": f"{column.text(row)}{' (bound)' if row.get('answer') == BOUND else ''}",
+                "value": value,
+                "low": low,
+                "high": high,
+                "end": max(value, low or value, high or value),
+            }
+        )
+    return bars
+
+
+def _axis_title(shown: Sequence[dict[str, Any]], name: str, unit: str) -> str:
+    """Return the title of the axis of a column: its heading, its unit, and which end of it is better."""
+    heading = column_label(name, shown[0]) if shown else name
+    in_unit = f" ({unit})" if unit else ""
+    return f"{heading}{in_unit}, {'high' if is_better_larger(name) else 'low'} is better"
