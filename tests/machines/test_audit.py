@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from paleo_lite.machines import list_devices
 from paleo_lite.machines.audit import TENSOR_RATES, AuditFinding, audit_device, audit_links, audit_registry
 from paleo_lite.machines.device import Device, LinkRegistry
 
@@ -17,7 +18,7 @@ def decode(name: str, text: str) -> Device:
     return msgspec.structs.replace(msgspec.toml.decode(text, type=Device), id=name)
 
 
-DEVICES = {p.stem: decode(p.stem, p.read_text("utf-8")) for p in HARDWARE.glob("*.toml") if p.stem != "links"}
+DEVICES = {device.id: device for device in list_devices()}  # read once for the tests of a process
 LINKS_TEXT = (HARDWARE / "links.toml").read_text("utf-8")
 LINKS = msgspec.toml.decode(LINKS_TEXT, type=LinkRegistry)
 

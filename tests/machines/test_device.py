@@ -11,7 +11,7 @@ import pytest
 
 from measured import REFERENCES
 from paleo_lite.errors import UnknownPrecision
-from paleo_lite.machines import find_device
+from paleo_lite.machines import find_device, list_devices
 from paleo_lite.machines.device import Device, LinkRegistry, Peak
 from paleo_lite.text import normalize_name
 from paleo_lite.units import parse_quantity
@@ -19,12 +19,7 @@ from paleo_lite.units import parse_quantity
 ROOT = Path(__file__).parents[2]
 
 
-def load(name: str) -> Device:
-    text = (ROOT / "hardware" / f"{name}.toml").read_text("utf-8")
-    return msgspec.structs.replace(msgspec.toml.decode(text, type=Device), id=name)
-
-
-DEVICES = {path.stem: load(path.stem) for path in (ROOT / "hardware").glob("*.toml") if path.stem != "links"}
+DEVICES = {device.id: device for device in list_devices()}  # read once for the tests of a process
 
 
 def test_values_this_project_started_from():
