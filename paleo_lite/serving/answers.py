@@ -282,18 +282,13 @@ def answer(
     on_device = deployment.on_device
     timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
-    all_notes = notes_of(prepared, traffic, expected.figures, notes)
-    if deployment.admission is not None:
-        all_notes += short_run_notes(traffic, expected.latencies["latency_s"]["p50"])
-    elif saturation:
-        all_notes += unsteady_notes(prepared, traffic, expected.figures["saturation_requests_per_s"])
-        answered_per_s = whole_span(simulated.outcomes).requests_per_s
-        all_notes += rounds_notes(traffic, answered_per_s, expected.figures["saturation_requests_per_s"])
-    all_notes += front_end_notes(prepared, traffic, expected.latencies["ttft_s"]["p50"])
     launchable = to_launch(prepared, traffic)
     launched = launch(launchable)
-    all_notes += launched.notes
-    all_notes += deployment.price_notes(date.today())
+    all_notes = [
+        *_traffic_notes(prepared, traffic, expected, notes, has_saturation=saturation),
+        *launched.notes,
+        *deployment.price_notes(date.today()),
+    ]
     return Serving(
         network=workload.network.name,
         gpu=device.id,
@@ -326,14 +321,7 @@ def answer(
         expert_parallel=on_device.experts,
         attention_data_parallel=on_device.attention_data,
         launch_command=launched.command,
-        kernels=None
-        if int(traffic.output_tokens.max()) == 1  # nothing decodes
-        else time_decode_kernels(
-            on_device,
-            expected.figures["mean_sequences"] or 1.0,
-            mean_context(traffic),
-            None if deployment.adapters is None else (deployment.adapter_cost, deployment.adapters.slots),
-        ),
+        kernels=_decode_kernels(deployment, traffic, expected.figures["mean_sequences"] or 1.0),
         offered_requests_per_s=traffic.rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
         prefix_hit_rates=hit_rates(simulated.prefill or simulated.outcomes),
@@ -350,6 +338,30 @@ def answer(
         ),
         price_cloud=None if deployment.listing is None else deployment.listing.cloud or None,
     )
+
+
+def _traffic_notes(
+    prepared: PreparedDeployment, traffic: Traffic, expected: _AtLevel, notes: Sequence[str], *, has_saturation: bool
+) -> list[str]:
+    """Return the remarks on the traffic and how it was served, after some that are there already."""
+    found = notes_of(prepared, traffic, expected.figures, notes)
+    if prepared.deployment.admission is not None:
+        found += short_run_notes(traffic, expected.latencies["latency_s"]["p50"])
+    elif has_saturation:
+        saturation_per_s = expected.figures["saturation_requests_per_s"]
+        answered_per_s = whole_span(expected.simulated.outcomes).requests_per_s
+        found += unsteady_notes(prepared, traffic, saturation_per_s)
+        found += rounds_notes(traffic, answered_per_s, saturation_per_s)
+    found += front_end_notes(prepared, traffic, expected.latencies["ttft_s"]["p50"])
+    return found
+
+
+def _decode_kernels(deployment: Deployment, traffic: Traffic, sequences: float) -> list[KernelTime] | None:
+    """Return the kernels of a decode iteration of some sequences; None where nothing decodes."""
+    if int(traffic.output_tokens.max()) == 1:
+        return None
+    adapters = None if deployment.adapters is None else (deployment.adapter_cost, deployment.adapters.slots)
+    return time_decode_kernels(deployment.on_device, sequences, mean_context(traffic), adapters)
 
 
 def _simulate_level(
