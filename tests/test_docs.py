@@ -346,10 +346,13 @@ def test_architecture_page_names_existing_files_and_all_rooms():
     assert len(linked) > 60
     for shown, target in linked:
         assert target.rstrip("/").endswith(shown.rstrip("/")), shown
-    lists = re.findall(r"`(\w+)` in \[`[\w/.]+`\]\(\.\./([^)]+)\)", text)
-    assert len(lists) > 8
+    link = r"\[`[\w/.]+`\]\(\.\./([^)]+)\)"
+    lines = " ".join(text.split())
+    lists = re.findall(rf"`(\w+)` in {link}", lines)
+    lists += [(name, file) for file, name in re.findall(rf"{link}: `(\w+)`", lines)]
+    assert len(lists) > 30
     for name, file in lists:
-        assert re.search(rf"^(?: *def )?{name}\b", (ROOT / file).read_text(), re.MULTILINE), (name, file)
+        assert re.search(rf"^(?: *(?:def|class) )?{name}\b", (ROOT / file).read_text(), re.MULTILINE), (name, file)
     for names, files in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE):
         sources = "".join((ROOT / file).read_text() for file in re.findall(r"\(\.\./([^)]+)\)", files))
         for name in re.findall(r"`(\w+)`", names):
