@@ -230,6 +230,14 @@ def test_damaged_files_are_one_sentence(tmp_path: Path, change: dict[str, object
         read_calibration(tmp_path / "mine.toml")
 
 
+@pytest.mark.parametrize(("ratio", "share"), [(0.7, 0.0), (1.0, 1.0), (1.4, 0.0)])
+def test_a_row_is_inside_an_interval_between_its_ends(ratio: float, share: float) -> None:
+    """Without another run the interval is that of the command, here 0.8 to 1.25 times the forecast of 10 ms."""
+    stated = msgspec.structs.replace(server_row(ratio), interval=(0.008, 0.0125))
+    (accuracy,) = EvidenceCalibration(1, "evidence", [stated]).accuracy()
+    assert accuracy.inside_before == share and accuracy.ends_before == pytest.approx(1.25 / 0.8)
+
+
 def test_warnings_name_outliers_and_files_of_something_else() -> None:
     rows = [server_row(12.0 + index / 100, f"{index} users") for index in range(4)]
     (first, *_) = EvidenceCalibration(1, "evidence", rows).warnings()

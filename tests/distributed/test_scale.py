@@ -22,7 +22,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
 from paleo_lite.distributed.advise import _rank, advise
 from paleo_lite.distributed.data_parallel import gradient_bytes
-from paleo_lite.distributed.job import Job
+from paleo_lite.distributed.job import Job, Step
 from paleo_lite.distributed.links import LinkRate, Topology, flat_topology
 from paleo_lite.distributed.model_parallel import critical_path_s, first_dense_layer, tensor_pairs
 from paleo_lite.distributed.pipeline import partition_layers
@@ -375,6 +375,14 @@ def test_documented_columns():
 def test_gradients_of_every_layer_are_counted_once():
     network = find_network("resnet50")
     assert gradient_bytes(job("resnet50").workload).sum() == 4 * count(network.layers, "fp32").parameters.sum()
+
+
+def test_slower_exchanges_lengthen_a_step_and_both_ends_of_its_interval() -> None:
+    """Of ten seconds two are exposed: at three times the exchanges they are six, and the step 1.4 times as long."""
+    step = Step(compute_s=8.0, communication_s=3.0, exposed_s=2.0, interval=(9.0, 12.0))
+    slower = step.with_slower_exchanges(3.0)
+    assert (slower.communication_s, slower.exposed_s, slower.time_s) == (9.0, 6.0, 14.0)
+    assert slower.interval == pytest.approx((9.0 * 1.4, 12.0 * 1.4))
 
 
 def test_speed_up_is_relative_to_a_feasible_worker() -> None:

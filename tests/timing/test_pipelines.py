@@ -68,6 +68,10 @@ def test_offloaded_parts_take_less_memory_and_more_time() -> None:
     assert model.memory.total_bytes > 2 * 11_901_408_320
     assert resident.time_s < model.time_s < sequential.time_s
     assert resident.memory.by_offload["model"] == model.memory.total_bytes
+    # PCIe 4.0 x16 carries 31.5 GB/s at most: once the parameters, or those of a part for each of its runs.
+    assert 33.8e9 / 31.5e9 < sum(part.transfer_s for part in model.parts) < 33.8e9 / 15e9
+    for once, each_time in zip(model.parts, sequential.parts, strict=True):
+        assert each_time.transfer_s == pytest.approx(once.transfer_s * once.runs)
 
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
