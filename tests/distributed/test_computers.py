@@ -12,8 +12,10 @@ import pytest
 
 from asked import scaling
 from paleo_lite.distributed.platforms import computer_names, find_computer, find_platform, read_computer
+from paleo_lite.distributed.request import ClusterRequest
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.files import shipped_folder
+from paleo_lite.machines import find_device
 
 
 # Bandwidth in one direction: GB/s inside nodes from NVIDIA's data sheets (half of 300, 600, 900, 1800), Gbit/s between
@@ -93,6 +95,16 @@ def test_a_device_without_a_usual_computer_needs_a_link() -> None:
         scaling("resnet50", gpu="rtx4090", workers=2)
     with pytest.raises(BadValue, match=r"--platform '4x rtx4090 @ [a-z0-9-]+, 3 nodes @ infiniband'` or"):
         scaling("resnet50", gpu="rtx4090", workers=12)
+
+
+def test_under_an_engine_a_device_without_a_usual_computer_has_its_fastest_link() -> None:
+    """The A30's data sheet: a bridge of 200 GB/s in both directions together, beside PCIe with 64."""
+    bridged, usual = (
+        ClusterRequest(workers=2).build_topology(device=find_device(gpu), uses_suggested_link=True)
+        for gpu in ("a30", "h100-sxm")
+    )
+    assert bridged.inside is not None and bridged.inside.bandwidth_bytes_per_s == 100e9
+    assert bridged.nodes == 1 and not bridged.assumptions and usual.assumptions
 
 
 def test_an_unknown_field_of_a_computer_is_named(tmp_path: Path) -> None:
