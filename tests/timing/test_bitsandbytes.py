@@ -11,9 +11,10 @@ import paleo_lite as pl
 from asked import predict_any
 from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.architectures.stored_weights import StoredWeights
 from paleo_lite.counting import Layer
 from paleo_lite.formats import FORMATS
-from paleo_lite.timing.bitsandbytes import INT8_PRODUCT
+from paleo_lite.timing.bitsandbytes import INT8_PRODUCT, is_nf4
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.workload import Workload
 
@@ -188,3 +189,20 @@ def test_products_in_int8_save_their_inputs(recompute: str, blocks: int) -> None
     )
     assert nf4 == plain
     assert int8 - plain == blocks * 1024 * 2 * (4096 + 11008)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "expected"),
+    [
+        ("bitsandbytes", "nf4", True),
+        ("bitsandbytes", "fp4", False),
+        ("gptq", "nf4", False),
+        ("bitsandbytes", None, False),
+    ],
+)
+def test_kernels_for_nf4_are_for_weights_that_bitsandbytes_stored(
+    method: str, name: str | None, expected: bool
+) -> None:
+    """``bnb_4bit_quant_type`` of a checkpoint is nf4 or fp4; without 4 bits nothing is stored in either."""
+    assert is_nf4(StoredWeights(method, None if name is None else FORMATS[name])) == expected
+    assert is_nf4(FORMATS["nf4"]) and not is_nf4(FORMATS["int8"])
