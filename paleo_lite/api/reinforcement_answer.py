@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ..questions.rl_options import Rl
 
 
+FORWARD_SHARE = 1 / 3
+"""A forward pass relative to a training pass: 2 of 6 FLOPs per parameter and token (Kaplan et al. 2020)."""
+
+
 def answer_rl(question: Rl) -> RlAnswer:
     """Return the answer to a question about a step."""
     return make_answer(predict_rl(question))
@@ -184,7 +188,7 @@ def _activity(predicted: Predicted) -> Activity:
     setup, devices, job, phases = predicted.setup, predicted.devices, predicted.job, predicted.step.phases
     alone = predict(job.workload.with_changes(batch_size=1), job.machine, job.model)
     forwards = setup.has_old_log_probs + setup.has_reference
-    passes = (1 + setup.algorithm.has_critic) * (1 + forwards / 3)
+    passes = (1 + setup.algorithm.has_critic) * (1 + forwards * FORWARD_SHARE)
     training_s = sum(phases.get(name, 0.0) for name in OF_TRAINER) * devices.trainer / devices.total
     activity = _within(alone.activity.times(passes * predicted.question.samples / devices.total), training_s)
     generation_s = 0.0

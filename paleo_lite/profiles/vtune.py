@@ -82,23 +82,21 @@ class HotspotsCsv:
         time = next((names.index(name) for name in _SELF_TIME if name in names), None)
         if time is None and not any(name.startswith(_EVENTS) for name in names):
             raise BadProfile(f"{path}: no column 'CPU Time' under {quoted(', '.join(names), 200)}")
-        columns_by_name: dict[str, Any] = {
-            "category": [category_of(row[0].strip()) for row in rows],
-            "kernel": [row[0].strip() for row in rows],
-        }
+        functions = [row[0].strip() for row in rows]
+        columns_by_name: dict[str, Any] = {"category": list(map(category_of, functions)), "kernel": functions}
         if time is not None:
             columns_by_name["duration_ns"] = _column(path, numbers, [row[time] for row in rows], "CPU Time", "s")
         if "Module" in names[1:]:
             columns_by_name["layer"] = [row[names.index("Module")].strip() or None for row in rows]
         for index, name in enumerate(names):
+            if index in (0, time) or name in _IDENTIFIERS:
+                continue
             cells = [row[index] for row in rows]
             first = next((cell for cell in cells if cell), "")
-            if index in (0, time) or name in _IDENTIFIERS or not _NUMBER.fullmatch(first):
-                continue
-            is_time = (name.startswith("CPU Time") or name.endswith("Time")) and not first.endswith("%")
-            label = name.removesuffix(":Self") if name.startswith(_EVENTS) else name
-            metric = f"metric.{slug(label, '_')}{'_ns' if is_time else ''}"
-            columns_by_name[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
+            if _NUMBER.fullmatch(first):
+                is_time = name.startswith("CPU Time") or name.endswith("Time")
+                unit = "s" if is_time and not first.endswith("%") else ""
+                columns_by_name[_metric_of(name, unit)] = _column(path, numbers, cells, name, unit)
         yield batch_of(columns_by_name, len(rows), columns)
 
 
@@ -171,6 +169,12 @@ def _read_report(path: Path) -> tuple[list[str], list[int], list[list[str]]]:
     if rows and table.names != names:
         raise BadProfile(f"{path}: ends with the heading of a second table, expected one report")
     return [re.sub(r":\s+", ":", name) for name in table.names], numbers, rows
+
+
+def _metric_of(name: str, unit: str) -> str:
+    """Return the name of the metric of a column; times are in ns."""
+    label = name.removesuffix(":Self") if name.startswith(_EVENTS) else name
+    return f"metric.{slug(label, '_')}{'_ns' if unit else ''}"
 
 
 def _delimiter(path: Path) -> str:
