@@ -170,15 +170,20 @@ def experts(data: Path) -> Iterator[TimedKernels]:
         rates, weight_bytes, operand_bytes = kernel_rates(find_device(gpu), name)
         alpha = group.distribution.map(lambda text: 0.0 if text == "balanced" else float(text.rpartition("_")[2]))
         rows, distinct = np.empty(len(group)), np.empty(len(group))
-        settings = group[["topk", "num_experts", "moe_ep_size"]].assign(alpha=alpha).reset_index(drop=True)
-        for (active, count, ranks, exponent), part in settings.groupby(list(settings.columns)):
-            tokens = group.num_tokens.to_numpy(float)[part.index]
+        tokens = group.num_tokens.to_numpy(float)
+        settings = group[["topk", "num_experts", "moe_ep_size"]].assign(alpha=alpha)
+        for (active, count, ranks, exponent), places in settings.groupby(list(settings.columns)).indices.items():
             load = expert_load(
-                tokens, active=int(active), experts=int(count), ranks=int(ranks), alpha=exponent, is_random=False
+                tokens[places],
+                active=int(active),
+                experts=int(count),
+                ranks=int(ranks),
+                alpha=exponent,
+                is_random=False,
             )
-            rows[part.index], distinct[part.index] = load.rows, load.distinct
+            rows[places], distinct[places] = load.rows, load.distinct
         shapes = {
-            "tokens": group.num_tokens.to_numpy(float),
+            "tokens": tokens,
             "rows": rows,
             "distinct": distinct,
             "active": group.topk.to_numpy(float),
