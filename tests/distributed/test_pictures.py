@@ -21,6 +21,7 @@ def test_devices_are_divided_among_copies_guidance_and_sequence() -> None:
     assert [row["workers"] for row in rows] == [1, 2, 4]
     for row in rows:
         assert row["replicas"] * row["guidance"] * row["ulysses"] * row["ring"] == row["workers"]
+        assert row["low_s"] < row["time_s"] < row["high_s"]
     assert rows[0]["time_s"] > rows[1]["time_s"] > rows[2]["time_s"]
     assert rows[0]["speedup"] == pytest.approx(1) and rows[2]["efficiency"] < 1
 

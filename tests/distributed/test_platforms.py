@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from asked import scaling
+from paleo_lite.distributed.job import Step
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadFile, BadValue, UnknownName
@@ -49,6 +51,14 @@ def test_platform_parameters_are_used_in_predictions(rack):
 def test_user_settings_take_precedence_over_fitted_ones(rack):
     asked = find_platform(str(rack)).apply_to_settings(Settings("tree", slowdown=0.2, bucket_bytes=1e6))
     assert (asked.collective, asked.slowdown, asked.bucket_bytes, asked.overlap) == ("tree", 0.2, 1e6, False)
+
+
+def test_steps_are_as_often_longer_as_shorter_by_a_factor(rack):
+    """The interval of a log-normal distribution: the product of its ends is the square of the expected step."""
+    scattered = msgspec.structs.replace(find_platform(str(rack)), scatter=0.1)
+    forecast = scattered.forecast_step(lambda *_: Step(2.0), scattered.topology(8), Settings())
+    assert forecast.best_s < 2.0 < forecast.worst_s
+    assert forecast.best_s * forecast.worst_s == pytest.approx(2.0**2)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 
 from paleo_lite.counting import INPUT, KINDS, MATRIX_KINDS, PASSES, Layer, count
+from paleo_lite.counting.kinds.normalisation import saved_by_group_norm, saved_by_instance_norm
 from paleo_lite.counting.work import COLUMNS
 from paleo_lite.errors import CountFailed
 from strategies import any_layer, layer_of_kind
@@ -378,3 +379,11 @@ def test_normalisation_has_no_products(kind: str) -> None:
     made = layer(kind, [(4, 6, 6)], (4, 6, 6), [(4,)] if kind != "rms_norm" else [(6,)])
     for phase in ("forward", "backward_data", "backward_weight"):
         assert figures(made, phase)["macs"] == 0
+
+
+def test_norms_of_channels_save_figures_of_every_sample():
+    """ATen's instance norm is a batch norm of one sample with N x C channels, whose weight is repeated N times."""
+    norm = layer("instance_norm", [(2, 6, 4, 4)], (2, 6, 4, 4), [(6,), (6,)])[-1]
+    assert saved_by_instance_norm(norm, (True,), True) == ((0,), False, 12, 2 * 12, 0, True)
+    in_groups = norm._replace(attributes={"num_groups": 3})
+    assert saved_by_group_norm(in_groups, (True,), True) == ((0,), False, 0, 2 * 2 * 3, 0, True)
