@@ -289,6 +289,7 @@ def _make_table(
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
         price=budget.describe_price() if budget.images is not None else None,
         why=advice.why,
+        ranked_by=request.advise,
         refused=advice.refused,
         notes=tuple(dict.fromkeys(notes)),
         phase=job.workload.phase,

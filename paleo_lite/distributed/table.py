@@ -122,6 +122,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     execution: str | None = None  # execution of the kernels, or the engine
     calibration: str | None = None  # source of the parameters of the time model
     command: str | None = None  # that asks for the recommended strategy alone
+    ranked_by: str | None = None  # of `advise.RANKINGS`; None if strategies were not compared
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)

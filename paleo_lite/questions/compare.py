@@ -226,12 +226,13 @@ def document_of(result: Any, shown: Mapping[str, Any], *, memory: bool) -> Any:
 
     Raise BadValue if a layer is to be explained, and the result has several predictions.
     """
+    from ..distributed.table import ScaleTable
     from ..timing import Prediction
 
     if not isinstance(result, Prediction):
         if shown.get("explain"):
             raise BadValue("`--explain` needs a single prediction: give one value of every option, and one device")
-        return result.document()
+        return result.document(top=shown.get("top")) if isinstance(result, ScaleTable) else result.document()
     if shown.get("explain"):
         from ..reporting.explanations import explain_layer
 

@@ -35,14 +35,17 @@ _PHASE_TERMS = {
 }
 
 
-def scale_page(table: ScaleTable) -> Document:
-    """Return the document of a scaling prediction."""
+def scale_page(table: ScaleTable, top: int | None = None) -> Document:
+    """Return the document of a scaling prediction, with at most `top` of the strategies that advice compares."""
     columns = _columns(table)
     values = [{column.key: getattr(row, column.key) for column in columns} for row in table.rows]
     rows = Table("", columns, values).drop_empty_columns()
+    shown = rows
+    if table.why and top is not None and top < len(table.rows):
+        shown = rows.replace(title="Strategies").head(top, "the best ")
     commands = [("Ask for the recommended strategy alone", table.command)] if table.command else []
     return Document(
-        _headline(table), _facts(table), [rows], _notes(table), lambda: _csv_table(table, rows), commands=commands
+        _headline(table), _facts(table), [shown], _notes(table), lambda: _csv_table(table, rows), commands=commands
     )
 
 
@@ -180,6 +183,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         hidden |= {"speedup", "efficiency"}
     if not any(row.collective for row in table.rows):
         hidden.add("collective")
+    dropped_first = ("efficiency",) if table.ranked_by == "joules" else ("kwh_per_million",)
     columns = select_columns(
         "workers", "batch_size", "strategy", "fits", "compute_s", "exposed_s", "hidden_s", "update_s", "input_s",
         "time_s", "interval", "bound_s", find_column("throughput_per_s", title=f"{terms.samples}\nper s"), "speedup",
@@ -187,7 +191,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         "mfu", "tokens_per_s", "kwh_per_million", "usd_per_million", "memory_bytes", "hours", "in_time", "kwh",
         "cost_usd", "collective", "limited_by",
         drop=(
-            "kwh_per_million", "flops_per_s", "mfu", "usd_per_million", "kwh", "collective", "update_s", "hidden_s",
+            *dropped_first, "flops_per_s", "mfu", "usd_per_million", "kwh", "collective", "update_s", "hidden_s",
             "bound_s", "memory_bytes", "throughput_per_s", "tokens_per_s", "compute_s", "batch_size", "exposed_s",
             "speedup",
         ),

@@ -92,3 +92,7 @@ def test_advice_by_joules() -> None:
     table = scaling("resnet50", gpu="v100-sxm2", link="nvlink2", workers=8, batch_size=32, advise="joules")
     energies = [row.energy_per_sample_j for row in table.rows if row.fits]
     assert energies == sorted(energies)
+    shown = table.document(top=2).content[0]
+    assert len(shown.rows) == 2 and shown.title == f"Strategies, the best 2 of {len(table)}"
+    (energy,) = [column for column in shown.columns if column.key == "kwh_per_million"]
+    assert energy.drop_order == 0  # what was ranked by is shown at any width
