@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from ..serving.learned import engine_traits
 from ..serving.options import SimulationOptions
 from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division, ModelOnDevice
+from ..text import format_plural
 from ..timing.activity import Shares
 from ..timing.calibrated import CalibratedModel
 from ..timing.energy import power_of
@@ -101,14 +102,35 @@ def calibrate_from_results(
     files = [read_result(path, user_facts) for path in paths]
     notes = leave_out_repeated_rows(files)
     originals = [findings for findings in files if findings.readings]
+    informing: list[Findings] = []
+    reasons: dict[str, list[str]] = {}  # why rows are left out, with the files of which each is true
     for findings in originals:
         _check_facts(findings, notes)
-        observations += _observations(findings, user_facts, hardware_files, notes)
+        found, reasons_of_file = _observations(findings, user_facts, hardware_files, notes)
+        observations += found
+        informing += [findings] if found else []
+        for reason in reasons_of_file:
+            reasons.setdefault(reason, []).append(findings.name)
     if not observations:
-        raise BadValue(f"{', '.join(map(str, paths))}: no row is evidence: {'; '.join(notes) or 'there is none'}")
-    inputs = [f"{findings.path.name} sha256 {sha256_of(findings.path)}" for findings in originals]
+        raise BadValue(_describe_reasons(paths, reasons))
+    inputs = [f"{findings.path.name} sha256 {sha256_of(findings.path)}" for findings in informing]
     provenance = EvidenceProvenance(inputs, date, __version__)
     return EvidenceCalibration(EVIDENCE_FORMAT, "evidence", observations, provenance, list(dict.fromkeys(notes)))
+
+
+def _describe_reasons(paths: Sequence[Path], reasons: Mapping[str, Sequence[str]]) -> str:
+    """Return a sentence about files without evidence, with the reasons that most of them have."""
+    described = []
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1]))[:_MOST_REASONS]:
+        others = f" and {format_plural(len(names) - 1, 'more file')}" if len(names) > 1 else ""
+        described.append(reason if len(paths) == 1 else f"{reason} ({names[0]}{others})")
+    subject = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files"
+    why = "; ".join(described) or "they have no measurement, or repeat others"
+    return f"{subject}: no row is evidence: {why}; `paleo-lite measurements` lists what makes a file doubtful"
+
+
+_MOST_REASONS = 3
+"""Reasons that an error names."""
 
 
 def _check_facts(findings: Findings, notes: list[str]) -> None:
@@ -125,8 +147,8 @@ def _check_facts(findings: Findings, notes: list[str]) -> None:
 
 def _observations(
     findings: Findings, user_facts: dict[str, Any], hardware_files: list[Path], notes: list[str]
-) -> list[Observation]:
-    """Return the rows of a file as evidence; note why others are left out."""
+) -> tuple[list[Observation], list[str]]:
+    """Return the rows of a file as evidence, and why others are left out, which is noted, too."""
     readings, thinned = thinned_readings(findings)
     if thinned:
         notes.append(f"{findings.name}: {thinned}")
@@ -173,7 +195,7 @@ def _observations(
             notes.append(f"{findings.name}: {place}its {named} is taken: the contradicting figures do not enter it")
         observations += held
     notes += [f"{findings.name}: left out: {reason} ({count})" for reason, count in reasons.items()]
-    return observations
+    return observations, list(reasons)
 
 
 _ENTER = {
@@ -184,7 +206,9 @@ _ENTER = {
 
 
 def _doubt_of_situation(reading: Reading) -> str:
-    """Return why a row is left out whose lengths or load other figures of it contradict; empty if none do."""
+    """Return why a row is left out that measured nothing, or whose load or lengths others contradict; else nothing."""
+    if reading.values.get("requests") == 0:
+        return "no request was answered"
     if reading.contradicted_of(("input_tokens", "output_tokens")):
         return "rows whose lengths other figures of the row contradict"
     is_load_given = any(reading.values.get(name) for name in ("concurrency_limit", "request_rate"))
@@ -250,7 +274,9 @@ def observe_server(
     prompt, written = float(facts["input_tokens"]), float(facts["output_tokens"])
     tpot_s, ttft_s = forecasts.get("tpot_s"), forecasts.get("ttft_s")
     if not tpot_s or not ttft_s:
-        raise BadValue("answers of one token have no time per token")
+        if written <= 1:
+            raise BadValue("answers of one token have no time per token")
+        raise BadValue("the time per token and that to the first token are not in the file")
     shares = server_causes.server_shares(
         on_device,
         deployment.engine,

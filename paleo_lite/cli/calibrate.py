@@ -44,9 +44,9 @@ def calibrate(paths: tuple[Path, ...], template: bool, **arguments: Any) -> Comm
     if not find_result_files(paths):
         check_inputs(paths)
         if question.gpu is None or not (paths or question.suggest):
-            raise click.UsageError(
-                "`calibrate` needs measurements CSVs and `--gpu`; `--template` prints a CSV to fill in"
-            )
+            needed = [] if paths or question.suggest else ["result files of benchmarks, profiles or measurements CSVs"]
+            needed += [] if question.gpu is not None or not (paths or question.suggest) else ["`--gpu`"]
+            raise click.UsageError(f"`calibrate` needs {' and '.join(needed)}; `--template` prints a CSV to fill in")
         if not set(question.given()) & {"suggest", "phase", *OF_RESULT_FILES}:
             fitted = fit_calibration(question)
             calibration = fitted.calibration

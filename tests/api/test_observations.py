@@ -557,3 +557,18 @@ def test_experts_of_a_machine_move_experts_more_than_dense_networks() -> None:
     )
     assert (of_mixture > 1.1 * of_dense)[:3].all()  # reading, unpacking and waits
     assert (of_dense[:3] > 0).all()
+
+
+def test_files_without_evidence_are_counted_with_the_reason_first(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path / f"failed{number}.json", bench(8, 12.0, completed=0, duration=30.0 + number))
+        for number in range(3)
+    ]
+    with pytest.raises(BadValue) as raised:
+        pl.calibrate(paths, gpu="h100-sxm", precision="bf16")
+    assert str(raised.value).startswith("3 files: no row is evidence: no request was answered (")
+    assert "failed0.json and 2 more files); `paleo-lite measurements` lists" in str(raised.value)
+    write(tmp_path / "bench.json", bench(8, 12.0))
+    found = pl.calibrate([tmp_path / "bench.json", *paths], gpu="h100-sxm", precision="bf16")
+    assert isinstance(found, EvidenceCalibration)
+    assert [text.split()[0] for text in found.provenance.inputs] == ["bench.json"]

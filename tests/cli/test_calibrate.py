@@ -176,7 +176,9 @@ def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["calibrate"], 2, "needs measurements CSVs and `--gpu`"),
+        (["calibrate"], 2, "needs result files of benchmarks, profiles or measurements CSVs;"),
+        (["calibrate", "--gpu", "t4"], 2, "needs result files of benchmarks, profiles or measurements CSVs;"),
+        (["calibrate", "--suggest", "2"], 2, "`calibrate` needs `--gpu`;"),
         (["calibrate", "absent.csv", "--gpu", "k80"], 1, "cannot be read"),
         (["calibrations", "show", "nothing"], 2, "no calibration is called 'nothing'"),
         (["validate", "--data", "absent"], 1, "cannot be read"),
