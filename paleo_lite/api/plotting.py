@@ -121,12 +121,12 @@ CHARTS_OF_STEPS = ("devices", "batch", "cost")
 
 
 def chart_of_comparison(comparison: Any) -> str:
-    """Return the kind of chart that draws answers side by side; empty if none does."""
+    """Return the kind of chart that draws answers side by side."""
     from ..sweeps.comparison import are_steps
 
     if are_steps(comparison.answers):
         return CHARTS_OF_STEPS[0]
-    return {"serve": "serving", "rl": "rl"}.get(comparison.kind, "")
+    return {"serve": "serving", "rl": "rl"}.get(comparison.kind, CHARTS_OF_STEPS[0])
 
 
 BACKGROUND_ROWS = 3000

@@ -86,8 +86,7 @@ class QuestionCommand(AnswerCommand):
                 if shown.get("explain"):
                     raise BadValue("`--explain` needs a single prediction: give one value of every option")
                 chart = chart_of_comparison(result)
-                drawn = (lambda: result) if chart else None
-                return CommandResult(result.to_dict, result.document, drawn, chart=chart, result=result)
+                return CommandResult(result.to_dict, result.document, lambda: result, chart=chart, result=result)
         make_document = self.kind.document
         chart = "" if self.kind.chart is None else self.kind.chart(result)
         if make_document is None:

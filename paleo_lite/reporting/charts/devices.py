@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ...calibration.ratios import AnyPrediction, speedup
 from ...distributed.pictures import PictureScaleRow, PictureScaling
 from ...errors import BadValue
-from ...sweeps.comparison import Comparison
+from ...sweeps.comparison import Comparison, are_steps
 from ...text import format_plural
 from ...units import format_si
 from .marks import (
@@ -21,6 +21,7 @@ from .marks import (
     scale_of,
 )
 from .render import altair, inline_data, time_unit
+from .side_by_side import side_by_side_chart
 
 DrawnPrediction = AnyPrediction | PictureScaleRow
 _Drawn = TypeVar("_Drawn", AnyPrediction, DrawnPrediction)
@@ -41,6 +42,8 @@ def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, orde
     in `predictions`. Raise BadValue if there are more than `ROWS_AT_MOST` predictions.
     """
     comparison = predictions if isinstance(predictions, Comparison) else Comparison("predict", [predictions])
+    if not are_steps([answer for answer in comparison.answers if not isinstance(answer, PictureScaling)]):
+        return side_by_side_chart(comparison, "Answers side by side", "time")
     unique: dict[Any, DrawnPrediction] = {}  # one of a board's GPUs may have been requested in addition to the board
     for answer in comparison.answers:
         for prediction in answer.found if isinstance(answer, PictureScaling) else (answer,):

@@ -13,6 +13,7 @@ from ...units import format_si
 from ..reinforcement import SHOWN_DIVISIONS
 from .marks import NUMBER_FORMAT
 from .render import SERIES, altair, inline_data, time_unit
+from .side_by_side import side_by_side_chart
 
 WIDTH, ROW_HEIGHT, LIVE_HEIGHT = 640, 40, 160
 
@@ -20,7 +21,7 @@ WIDTH, ROW_HEIGHT, LIVE_HEIGHT = 640, 40, 160
 def rl_chart(answer: RlAnswer | Comparison) -> Any:
     """Draw the phases of a step with its live sequences, the divisions that advice compared, or several steps."""
     if isinstance(answer, Comparison):
-        return _comparison_chart(answer)
+        return side_by_side_chart(answer, "Steps side by side", "step")
     if answer.divisions:
         return _division_chart(answer)
     return _step_chart(answer)
@@ -135,26 +136,3 @@ def describe_divisions(rows: Sequence[RlRow]) -> list[str]:
     always = {"devices", "engine", "tensor"}
     names = [name for name in settings[0] if name in always or len({setting[name] for setting in settings}) > 1]
     return [", ".join(setting[name] for name in names) for setting in settings]
-
-
-def _comparison_chart(comparison: Comparison) -> Any:
-    """Draw the times of several steps as bars, with their 90% intervals as lines."""
-    alt = altair()
-    factor, unit = time_unit(max(row["time_s"] for row in comparison.rows))
-    rows = [
-        {
-            "step": label,
-            "time": row["time_s"] * factor,
-            "low": row["low_s"] * factor,
-            "high": row["high_s"] * factor,
-        }
-        for row, label in zip(comparison.rows, comparison.labels(), strict=True)
-    ]
-    base = alt.Chart(inline_data(rows)).encode(y=alt.Y("step:N", title=None, sort=None))
-    bars = base.mark_bar().encode(
-        x=alt.X("time:Q", title=f"step ({unit})", axis=alt.Axis(format=NUMBER_FORMAT)),
-        tooltip=["step:N", alt.Tooltip("time:Q", format=".4~r")],
-    )
-    ends = base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=alt.X("low:Q", title=f"step ({unit})"), x2="high:Q")
-    title = alt.Title("Steps side by side", subtitle=["lines: 90% intervals"])
-    return alt.layer(bars, ends).properties(width=WIDTH, title=title)

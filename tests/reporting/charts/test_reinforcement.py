@@ -53,7 +53,7 @@ def test_divisions_are_labelled_bars_the_fastest_first() -> None:
 
 def test_steps_side_by_side_are_bars() -> None:
     layers = drawn(rollout_tensor=[1, 2])["layer"]
-    assert len(layers) == 2
+    assert len(layers) == 3  # bars, intervals and times
 
 
 def test_pairs_have_no_live_sequences() -> None:

@@ -1,0 +1,54 @@
+"""Chart of several answers of any kind side by side: their times as bars, with their intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import BadValue
+from ...sweeps.comparison import Comparison
+from ...units import format_si
+from .marks import NUMBER_FORMAT, left_out_lines
+from .render import altair, inline_data, time_unit
+
+WIDTH = 640
+
+ROWS_AT_MOST = 60
+"""Maximum number of answers in a chart; more do not fit on a screen."""
+
+
+def side_by_side_chart(comparison: Comparison, title: str, time_of: str) -> Any:
+    """Draw the times of several answers as bars, with their 90% intervals as lines.
+
+    Raise BadValue if no answer has a time, or there are more than `ROWS_AT_MOST`.
+    """
+    timed = [pair for pair in zip(comparison.rows, comparison.labels(), strict=True) if pair[0].get("time_s")]
+    if not timed:
+        raise BadValue("this result has no chart, as none of its answers has a time")
+    if len(timed) > ROWS_AT_MOST:
+        raise BadValue(f"a chart shows at most {ROWS_AT_MOST} answers (got {len(timed)}): select fewer")
+    factor, unit = time_unit(max(row["time_s"] for row, _ in timed))
+    rows = []
+    for row, label in timed:
+        low_s, high_s = row.get("low_s"), row.get("high_s")
+        fits = "" if row.get("fits") is not False else ": does not fit"
+        rows.append(
+            {
+                "step": label,
+                "time": row["time_s"] * factor,
+                "low": None if low_s is None else low_s * factor,
+                "high": None if high_s is None else high_s * factor,
+                "label": f"{format_si(row['time_s'], 's', 3)}{fits}",
+            }
+        )
+    alt = altair()
+    axis_title = f"{time_of} ({unit})"
+    base = alt.Chart(inline_data(rows)).encode(y=alt.Y("step:N", title=None, sort=None))
+    bars = base.mark_bar().encode(
+        x=alt.X("time:Q", title=axis_title, axis=alt.Axis(format=NUMBER_FORMAT)),
+        tooltip=["step:N", "label:N", alt.Tooltip("time:Q", format=".4~r")],
+    )
+    ends = base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=alt.X("low:Q", title=axis_title), x2="high:Q")
+    labels = base.mark_text(align="left", dx=4, fontSize=9, color="white").encode(x=alt.datum(0), text="label:N")
+    lines = ["lines: 90% intervals"] if any(row["low"] is not None for row in rows) else []
+    lines += left_out_lines(comparison.left_out)
+    return alt.layer(bars, ends, labels).properties(width=WIDTH, title=alt.Title(title, subtitle=lines))
