@@ -386,7 +386,8 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
                 settings[key] = kind.convert(text, None, ctx)
             except (click.BadParameter, BadValue, BadQuantity) as error:
                 reason = error.message if isinstance(error, click.BadParameter) else str(error)
-                raise BadValue(f"{parameter_name(param)}, {key}: {reason.rstrip('.')}") from None
+                reason = reason.removeprefix(f"{parameter_name(None)}: ").rstrip(".")
+                raise BadValue(f"{parameter_name(param)}, {key}: {reason}") from None
         return settings
 
     def split(self, text: str, param: click.Parameter | None) -> dict[str, str]:

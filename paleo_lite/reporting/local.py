@@ -74,7 +74,7 @@ def _energy_facts(energy: LocalEnergy | None) -> list[tuple[str, str]]:
     facts = [
         (
             "power",
-            f"{energy.token_w:.0f} W ({low_w:.0f} to {high_w:.0f} at 90%) while it writes, {energy.prompt_w:.0f} W "
+            f"{energy.token_w:,.0f} W ({low_w:,.0f} to {high_w:,.0f} at 90%) while it writes, {energy.prompt_w:,.0f} W "
             "while it reads a prompt",
         ),
         (

@@ -10,7 +10,7 @@ import numpy as np
 from ..architectures.families.network import NEXT_TOKEN_LAYERS
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
-from ..units import format_hours, format_si
+from ..units import format_hours, format_number, format_si
 from .cache import CacheRoom
 from .deployment import Deployment, PreparedDeployment, have_connector
 from .elastic import Elasticity
@@ -72,8 +72,8 @@ def notes_of(
     if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s and is_endless:
         all_notes.insert(
             0,
-            f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
-            "as requests arrive, and latencies depend on the number of requests",
+            f"{format_number(rate_per_s)} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue "
+            "grows as long as requests arrive, and latencies depend on the number of requests",
         )
     return all_notes
 

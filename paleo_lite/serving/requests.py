@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import BadFile, BadQuantity, BadValue
 from ..files import NOT_TEXT, check_regular
 from ..text import format_plural
-from ..units import check_integer, check_positive, parse_quantity
+from ..units import check_integer, check_positive, format_number, parse_quantity
 from .lengths import MAX_TOKENS, Lengths
 
 if TYPE_CHECKING:
@@ -471,7 +471,7 @@ class Demand(msgspec.Struct, frozen=True):
         if math.isinf(self.rate_per_s):
             return f"{format_plural(count, 'request')} at once"
         unit = "request/s" if self.rate_per_s == 1 else "requests/s"
-        return f"{self.rate_per_s:,g} {unit} ({self.arrivals})"
+        return f"{format_number(self.rate_per_s)} {unit} ({self.arrivals})"
 
 
 def _describe_lengths(traffic: Traffic) -> str:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import BadValue, UnknownName
+from ..errors import BadQuantity, BadValue, UnknownName
+from ..units import parse_quantity
 from .requests import Traffic, begin_apart, generators_of, scale_to_rate
 
 HASHED_TOKENS = 64
@@ -116,7 +117,11 @@ class SessionWorkload(NamedTuple):
 
     def describe(self) -> str:
         """Return the workload as text, without settings of 0."""
-        settings = [f"{name.removesuffix('_s')} {value:g}" for name, value in self.settings.items() if value]
+        settings = [
+            f"{name.removesuffix('_s')} {value:g}{' s' if name.endswith('_s') else ''}"
+            for name, value in self.settings.items()
+            if value
+        ]
         return ", ".join([self.kind, *settings])
 
     @property
@@ -194,15 +199,23 @@ def parse_workload(text: str) -> SessionWorkload:
 
 
 def _parse_setting(workload: str, key: str, value: str) -> float:
-    """Return the value of a setting: seconds, or an integer."""
+    """Return the value of a setting: an integer, or seconds, also as a number without a unit."""
     is_seconds = key.endswith("_s")
     least = 0 if is_seconds or key in ("system", "clients", "barrier") else 1
     try:
-        number = float(value.removesuffix("s")) if is_seconds else int(value)
-    except ValueError:
+        number = _parse_seconds(value) if is_seconds else int(value)
+    except (ValueError, BadQuantity):
         number = -1
     most = MOST_TURNS if key in ("turns", "samples") else 10_000_000
     if not least <= number <= most:
         name, kind = key.removesuffix("_s"), "seconds" if is_seconds else "an integer"
         raise BadValue(f"`--workload {workload}`, {name}: must be {kind} from {least} to {most:,} (got {value!r})")
     return number
+
+
+def _parse_seconds(value: str) -> float:
+    """Return the seconds of ``5``, ``5s`` or ``500ms``; raise BadQuantity for any other text."""
+    try:
+        return float(value)
+    except ValueError:
+        return parse_quantity(value, "s")

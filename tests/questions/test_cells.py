@@ -311,6 +311,7 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
     ("words", "message"),
     [
         ("train resnet50 --gpu t4 --workers 4 --communication overlap=maybe", "overlap: the value must be yes or no"),
+        ("rl qwen3-8b --gpu h100-sxm --workers 8 --reward seconds=0", "`--reward`, seconds: '0' has no unit: expected"),
         ("train resnet50 --gpu t4 --workers 4 --communication speed=3", "valid names: bucket, collective"),
         ("train resnet50 --gpu t4 --workers 4 --communication overlap", "takes settings such as collective=..."),
         ("train resnet50 --gpu t4 --workers 4 --communication overlap=no,overlap=no", "has overlap twice"),

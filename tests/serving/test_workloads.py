@@ -108,3 +108,11 @@ def test_sessions_start_as_often_as_their_requests_make_the_rate() -> None:
 def test_nonsense_gets_a_sentence(text: str, message: str) -> None:
     with pytest.raises(PaleoError, match=message):
         parse_workload(text)
+
+
+def test_seconds_of_a_workload_are_described_with_their_unit() -> None:
+    for text in ("think=0.5", "think=0.5s", "think=500ms"):
+        workload = parse_workload(f"conversation:turns=3,{text}")
+        assert workload.wait_s == 0.5 and workload.describe().endswith("output 256, think 0.5 s")
+    with pytest.raises(PaleoError, match="think: must be seconds from 0"):
+        parse_workload("conversation:think=soon")
