@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ..counting import GENERATION_PHASES
 from ..counting.kinds import USER_RULES, is_convolution, missing_rules_note, user_rules_note
+from ..counting.work import COMPILED
 from ..formats import FORMATS
 from ..machines import Device, Machine
 from ..machines.device import CLOCKS
@@ -74,6 +75,11 @@ def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Term
         narrow = [name for name in ("bf16", "fp16") if name in supported]
         if narrow:
             notes.append(f"in fp32; language models are usually run in 16 bits: `--precision {narrow[0]}`")
+    if _convolves_in_tf32(workload, device):
+        notes.append(
+            "in fp32; PyTorch computes convolutions in tf32 on this device, `--precision tf32`, unless "
+            "`torch.backends.cudnn.allow_tf32` is set to False"
+        )
     if work.convention.unit != "FLOP" and model.uses_convention_count:  # a FLOP count is consistent with the peak
         notes.append(
             f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
@@ -100,6 +106,24 @@ def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Term
     if isinstance(model, RooflineModel):
         notes += cached_bound_notes(workload, machine, terms)
     return tuple(notes)
+
+
+_OF_PYTORCH = ("eager", COMPILED)
+"""Executions whose convolutions are those of PyTorch, in its default of tf32."""
+
+
+def _convolves_in_tf32(workload: Workload, device: Device) -> bool:
+    """Return whether most of a workload in fp32 are convolutions, which PyTorch computes in tf32 by default.
+
+    cuDNN may use it for convolutions (`torch.backends.cudnn.allow_tf32` is True); products of matrices do not.
+    """
+    is_of_pytorch = workload.precision == "fp32" and workload.execution in _OF_PYTORCH
+    has_tf32 = device.vendor == "NVIDIA" and any(peak.precision == "tf32" for peak in device.peaks)
+    if not is_of_pytorch or not has_tf32:
+        return False
+    macs = workload.unfused_work.column("macs", "inference").sum(axis=0)
+    of_convolutions = sum(int(count) for count, layer in zip(macs, workload.layers) if is_convolution(layer))
+    return of_convolutions > int(macs.sum()) / 2
 
 
 def cached_bound_notes(workload: Workload, machine: Machine, terms: Terms) -> list[str]:

@@ -89,3 +89,18 @@ def test_cards_of_makers_may_draw_more_than_the_data_sheet(gpu: str, limit: floa
     notes = [note for note in prediction.notes if "the interval of the power ends above the 450 W" in note]
     assert bool(notes) == is_sold_higher == (prediction.power_interval_w[1] > prediction.device.power_w)
     assert all("up to about 562 W" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("network", "gpu", "options", "is_said"),
+    [
+        ("resnet18", "a100-sxm-80gb", {}, True),
+        ("resnet18", "a100-sxm-80gb", {"precision": "tf32"}, False),
+        ("resnet18", "v100-sxm2", {}, False),  # tensor cores of Volta have no tf32
+        ("vit_b_16", "a100-sxm-80gb", {}, False),  # whose products of matrices stay in fp32
+    ],
+)
+def test_convolutions_that_pytorch_computes_in_tf32_are_named(network, gpu, options, is_said) -> None:
+    """`torch.backends.cudnn.allow_tf32` is True by default, `torch.backends.cuda.matmul.allow_tf32` False (PyTorch)."""
+    notes = pl.predict(network, gpu=gpu, **options).notes
+    assert any("PyTorch computes convolutions in tf32" in note for note in notes) is is_said
