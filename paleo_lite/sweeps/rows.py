@@ -90,7 +90,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "rl": (
         *_OF_ALL, "precision", "time_s", "low_s", "high_s", "bound_s", "throughput_per_s", "tokens_per_s",
         "tokens_per_s_per_device", "generation_s", "update_s", "trainer_s", "rollouts_s", "transfer_s",
-        "memory_bytes", "rollout_bytes", "fits", "power_w", "energy_j", "usd_per_million", "usd_per_step", "limited_by",
+        "memory_bytes", "rollout_bytes", "fits", "power_w", "energy_j", "usd_per_million", "usd_per_step",
+        "hours", "cost_usd", "kwh", "limited_by",
     ),
     "diffusion": (*_OF_ALL, "image_size", "steps", "frames", "time_per_image_s", *_OF_STEPS),
 }  # fmt: skip
@@ -288,7 +289,8 @@ def _serving_row(served: Serving) -> Row:
 
 
 def _rl_row(answer: RlAnswer) -> Row:
-    """Return the row of a step of reinforcement learning."""
+    """Return the row of a step of reinforcement learning, with what all steps take if their number is given."""
+    totals = answer.totals
     return {
         **answer.row(),
         "precision": answer.precision,
@@ -302,6 +304,9 @@ def _rl_row(answer: RlAnswer) -> Row:
         "fits": answer.fits,
         "reason": _too_large(answer.memory_bytes or 0, answer.usable_bytes) if answer.fits is False else None,
         "usd_per_step": answer.usd_per_step,
+        "hours": None if totals is None else totals.hours,
+        "cost_usd": None if totals is None else totals.usd,
+        "kwh": None if totals is None else totals.kwh,
         "limited_by": answer.limited_by,
     }
 

@@ -153,6 +153,71 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
         return self.run.sampling
 
     @property
+    def steps(self) -> int:
+        """Denoising steps."""
+        return self.sampling.steps
+
+    @property
+    def width(self) -> int:
+        """Width of the pictures in pixels."""
+        return self.sampling.width
+
+    @property
+    def height(self) -> int:
+        """Height of the pictures in pixels."""
+        return self.sampling.height
+
+    @property
+    def frames(self) -> int:
+        """Frames of each video; 1 for pictures."""
+        return self.sampling.frames
+
+    @property
+    def guidance(self) -> float:
+        """Scale of classifier-free guidance."""
+        return self.sampling.guidance
+
+    @property
+    def images(self) -> int:
+        """Pictures or videos in one batch."""
+        return self.sampling.images
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the decoder computes tiles, one at a time."""
+        return self.sampling.tiled
+
+    @property
+    def step_caching(self) -> float:
+        """Steps for each step that the denoiser computes."""
+        return self.sampling.step_caching
+
+    @property
+    def offload(self) -> str:
+        """Placement of the parameters that the device does not need."""
+        return self.run.offload
+
+    @property
+    def ulysses(self) -> int:
+        """Devices that share the heads of attention."""
+        return self.split.ulysses
+
+    @property
+    def ring(self) -> int:
+        """Devices that pass keys and values around a ring."""
+        return self.split.ring
+
+    @property
+    def guidance_parallel(self) -> bool:
+        """Whether two devices compute the two predictions of guidance."""
+        return self.split.guidance > 1
+
+    @property
+    def time_model(self) -> str:
+        """Name of the time model."""
+        return self.model.name
+
+    @property
     def precision(self) -> str:
         """Precision of the denoiser."""
         return self.run.precision
@@ -371,12 +436,12 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON; times and energy are those of the whole batch."""
         fields = {
-            "time_model": self.model.name,
+            "time_model": self.time_model,
             **msgspec.structs.asdict(self.sampling),
-            "offload": self.run.offload,
-            "ulysses": self.split.ulysses,
-            "ring": self.split.ring,
-            "guidance_parallel": self.split.guidance > 1,
+            "offload": self.offload,
+            "ulysses": self.ulysses,
+            "ring": self.ring,
+            "guidance_parallel": self.guidance_parallel,
             "time_per_image_s": self.time_per_image_s,
             "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
             "power_interval_w": as_json(self.power_interval_w),

@@ -14,7 +14,7 @@ from paleo_lite.errors import BadValue, PaleoError, SequenceTooLong, UnknownName
 from paleo_lite.questions.sweep import space_of
 from paleo_lite.sweeps.comparison import Comparison
 from paleo_lite.sweeps.questions import MAX_CHUNK_ROWS, QuestionSpace
-from paleo_lite.sweeps.rows import COLUMNS, SERVING_FIGURES, SERVING_LATENCIES
+from paleo_lite.sweeps.rows import COLUMNS, SERVING_FIGURES, SERVING_LATENCIES, _rl_row
 from paleo_lite.sweeps.run import Sweep
 from paleo_lite.sweeps.space import Space
 
@@ -347,3 +347,11 @@ def test_a_length_that_one_network_does_not_know_is_a_row_with_the_reason(tmp_pa
     assert rows.reason.dropna().item().endswith("a sequence of 4096 tokens is too long")
     with pytest.raises(SequenceTooLong):
         space_of(pl.Predict("gpt2", gpu=["h100-sxm", "h200"], sequence_length=4096, phase="prefill"))
+
+
+def test_rows_of_rl_have_the_hours_of_their_steps() -> None:
+    answer = pl.rl("qwen2.5-0.5b", gpu="h100-sxm", prompts=4, samples_per_prompt=2, response_tokens=50, steps=50)
+    row = _rl_row(answer)
+    assert row["hours"] == pytest.approx(50 * answer.time_s / 3600)
+    assert (row["cost_usd"], row["kwh"]) == (answer.totals.usd, answer.totals.kwh)
+    assert {"hours", "cost_usd", "kwh"} <= set(COLUMNS["rl"])

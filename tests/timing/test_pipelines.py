@@ -33,6 +33,9 @@ def test_time_and_energy_are_the_sums_of_the_parts() -> None:
     assert prediction.time_per_image_s == prediction.time_s
     low_s, high_s = prediction.interval
     assert low_s < prediction.time_s < high_s and prediction.bound_s < prediction.time_s
+    document = prediction.to_dict()
+    assert [name for name in document if not hasattr(prediction, name)] == []
+    assert document["steps"] == prediction.steps and document["time_model"] == prediction.time_model
 
 
 def test_the_bound_of_a_picture_is_below_what_was_measured() -> None:
