@@ -11,6 +11,7 @@ import msgspec
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine
 from ..result import Result
+from ..text import format_plural
 from ..timing.answer import COMMON_FIELDS, FIELDS_OF_ROWS, Answer, answer_json, as_json
 from ..timing.budget import Budget, TrainingRun, training_run
 from ..timing.models import TimeModel
@@ -213,13 +214,26 @@ def scale_pipeline(
             raise BadValue(f"--workers must be from 1 to {_MAX_WORKERS:,} devices (got {number:,})")
         rows = list(_rows(run, predict_groups, number))
         if not rows:
-            raise BadValue(
-                f"{number} devices cannot be divided among copies of {run.pipeline.name}, guidance and sequence for "
-                f"{run.sampling.images} pictures or videos: choose other `--workers`, or a larger `--batch-size`"
-            )
+            raise BadValue(_why_undivided(run, number))
         fewer = [row for devices in _divisors(number)[:-1] for row in _rows(run, predict_groups, devices)]
         fastest_rows.append(_with_note(min(rows, key=_time_s), min(fewer, key=_time_s, default=None)))
     return PictureScaling(predict_groups(run.sampling.images, 1), tuple(fastest_rows))
+
+
+def _why_undivided(run: PipelineRun, workers: int) -> str:
+    """Return the sentence about a number of devices over which a batch cannot be divided."""
+    images, share, made = run.sampling.images, run.split.devices, "video" if run.pipeline.is_video else "picture"
+    of_batch = f"a batch of {format_plural(images, made)}"
+    if share > 1:
+        possible = f"{share}" if images == 1 else f"a multiple of {share} up to {share * images}"
+        return (
+            f"`--workers` must be {possible} for {of_batch} of {run.pipeline.name}, of which {share} devices share "
+            f"each (got {workers})"
+        )
+    return (
+        f"{format_plural(workers, 'device')} cannot be divided among copies of {run.pipeline.name}, guidance and "
+        f"sequence for {of_batch}: choose other `--workers`, or a larger `--batch-size`"
+    )
 
 
 def _time_s(row: PictureScaleRow) -> float:

@@ -234,7 +234,7 @@ def _condition_job(
         if step_s < FASTEST_MEASURED * bound_s:
             raise BadValue(
                 f"`--measured '{text}'` is not of this question: by the data sheets a step takes at least "
-                f"{format_si(bound_s, 's', 3)}; check the batch size, the lengths and the unit"
+                f"{format_si(bound_s, 's', 3)}; check the precision, the batch size, the lengths and the unit"
             )
 
     def predict_times(scores: ClusterScores, compute_scale: float) -> list[float]:
@@ -324,7 +324,7 @@ def notes_outside(
         notes.append(
             f"the forecast follows {text!r} in part only: a step of {format_si(measured_s, 's', 3)} is outside its "
             f"interval, {low} to {high}, and neither clusters that were measured elsewhere nor the range of "
-            "computation explain it; check the batch size, the lengths and the unit"
+            "computation explain it; check the precision, the batch size, the lengths and the unit"
         )
     return notes
 

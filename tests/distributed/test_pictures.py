@@ -52,7 +52,7 @@ def test_guidance_in_parallel_halves_the_samples() -> None:
         (
             "flux.1-dev",
             {"workers": 7, "ulysses": 2},
-            "7 devices cannot be divided among copies of flux.1-dev",
+            "`--workers` must be 2 for a batch of 1 picture of flux.1-dev, of which 2 devices share each .got 7.",
         ),
         (
             "sdxl",
