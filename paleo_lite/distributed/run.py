@@ -329,6 +329,20 @@ def notes_outside(
     return notes
 
 
+def _notes_on_measured(
+    request: ClusterRequest, rows: Sequence[ScaleRow], batch: ScaledBatch, job: Job, origin: str
+) -> list[str]:
+    """Return what is fitted to measured steps, which of them lie outside, and of which strategy advice takes them."""
+    notes = [
+        "computation, links, overlap and stragglers are fitted to your measurements "
+        f"({'; '.join(request.measured)}) and {origin}"
+    ]
+    notes += notes_outside(request, rows, batch, job.workload.network.tokens)
+    if request.advise is not None:
+        notes.append(f"what was measured is taken to be a step of the strategy {request.strategy}")
+    return notes
+
+
 def _collect_notes(
     request: ClusterRequest,
     topology: Topology,
@@ -358,11 +372,7 @@ def _collect_notes(
         prior = cluster_prior()
         origin = f"{prior.clusters} measured clusters ({prior.measurements} measurements; {prior.held_out})"
         if request.measured:
-            notes.append(
-                "computation, links, overlap and stragglers are fitted to your measurements "
-                f"({'; '.join(request.measured)}) and {origin}"
-            )
-            notes += notes_outside(request, rows, batch, job.workload.network.tokens)
+            notes += _notes_on_measured(request, rows, batch, job, origin)
         else:
             notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
     notes += precision_notes(job.workload)

@@ -15,7 +15,7 @@ import pytest
 from asked import scaling
 from paleo_lite.distributed.clusters import ClusterPrior, MeasuredStep, Range, condition_on_measurements, parse_measured
 from paleo_lite.distributed.request import ClusterRequest
-from paleo_lite.distributed.run import notes_outside
+from paleo_lite.distributed.run import _notes_on_measured, notes_outside
 from paleo_lite.distributed.settings import ScaledBatch, Settings
 from paleo_lite.errors import BadValue
 
@@ -109,6 +109,14 @@ def test_forecasts_follow_measurements() -> None:
     assert refined[1].time_s == pytest.approx(refined[1].compute_s + refined[1].exposed_s + refined[1].update_s)
     assert any("are fitted to your measurements" in note for note in refined.notes)
     assert refined.to_dict() == scaling("resnet50", workers=[1, 8, 64], measured=texts, **ASKED).to_dict()
+
+
+def test_advice_says_which_strategy_was_measured() -> None:
+    request = ClusterRequest([8], measured=("8 workers: 400 ms",), strategy="zero-3", advise="time")
+    rows: Any = [SimpleNamespace(workers=8, interval=(0.35, 0.57))]
+    job: Any = SimpleNamespace(workload=SimpleNamespace(network=SimpleNamespace(tokens=None)))
+    notes = _notes_on_measured(request, rows, ScaledBatch(4), job, "12 measured clusters")
+    assert notes[1:] == ["what was measured is taken to be a step of the strategy zero-3"]
 
 
 def test_measurements_that_cannot_be_used() -> None:
