@@ -194,7 +194,8 @@ def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
     result_files = [
         path for path in paths if file_exists(path) and not is_measurements_csv(path) and is_result_file(path)
     ]
-    if any(not is_power_log(path) for path in paths):  # logs of power beside steps are those of the steps
+    if any(path not in result_files and not is_power_log(path) for path in paths):
+        # Logs of power beside steps are those of the steps.
         result_files = [path for path in result_files if not is_power_log(path)]
     if len(result_files) < len(paths) and any(file_exists(path, Path.is_dir) for path in entries):
         return []  # a folder of profiles

@@ -11,7 +11,7 @@ from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import denoiser_network, make_sampling
 from ..calibration.choose import choose_model
 from ..formats import split_format
-from ..machines import Machine
+from ..machines import Device, Machine
 from ..timing import TimeModel
 from ..timing.attention import EAGER, has_fused_attention, is_blackwell, resolve_attention
 from ..timing.pipeline_run import EXECUTIONS, PIPELINE_OFFLOADS, PipelineRun
@@ -92,3 +92,13 @@ def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRu
         if KIND in evidence.kinds:
             run = learned_run(run, machine, model_in, evidence)
     return run, machine, model_in
+
+
+def notes_on_pictures(question: Question, device: Device, pipeline: str) -> tuple[str, ...]:
+    """Return what a calibration from result files says of pictures, and which of its figures are not used."""
+    evidence = question.find_evidence()
+    if evidence is None:
+        return ()
+    from ..calibration.evidence_notes import notes_on_calibration
+
+    return notes_on_calibration(evidence, "diffusion", device, pipeline, {"picture"}, learns_links=False)

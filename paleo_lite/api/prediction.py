@@ -16,7 +16,7 @@ from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
-from ..machines import Device, Machine
+from ..machines import Machine
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.notes import range_notes
@@ -84,25 +84,15 @@ def _notes_on_calibration(question: Question, prediction: Prediction) -> tuple[s
 def predict_pictures(question: Question) -> PipelinePrediction:
     """Return the prediction of pictures or videos; the network of the question is a pipeline."""
     from ..timing.pipelines import predict_pipeline
-    from .pipelines import resolve_pipeline
+    from .pipelines import notes_on_pictures, resolve_pipeline
 
     pipeline = find_pipeline(question.network) if isinstance(question.network, str) else None
     if pipeline is None:
         raise BadValue(f"pictures and videos need a pipeline such as flux.1-dev; {question.network} is not one")
     prediction = predict_pipeline(*resolve_pipeline(pipeline, question))
-    notes = (*prediction.notes, *_notes_on_pictures(question, prediction.device, pipeline.name))
+    notes = (*prediction.notes, *notes_on_pictures(question, prediction.device, pipeline.name))
     prediction = structs.replace(prediction, facility=question.facility, notes=notes)
     return prediction if question.amount is None else _with_budget(prediction, question.amount)
-
-
-def _notes_on_pictures(question: Question, device: Device, pipeline: str) -> tuple[str, ...]:
-    """Return what a calibration from result files says of pictures, and which of its figures are not used."""
-    evidence = question.find_evidence()
-    if evidence is None:
-        return ()
-    from ..calibration.evidence_notes import notes_on_calibration
-
-    return notes_on_calibration(evidence, "diffusion", device, pipeline, {"picture"})
 
 
 def _with_budget(prediction: Any, amount: Amount) -> Any:

@@ -15,7 +15,7 @@ from ..machines import Device, Machine, find_device
 from ..timing import TimeModel, Workload
 from ..timing.budget import make_budget
 from ..units import check_positive, parse_quantity, parse_range
-from .pipelines import of_denoiser, resolve_pipeline
+from .pipelines import notes_on_pictures, of_denoiser, resolve_pipeline
 from .question import Question
 from .resolve import resolve_question
 
@@ -129,6 +129,8 @@ def scale_pictures(question: Question, workers: int | str | Sequence[int]) -> Pi
         raise BadValue(f"{pipeline.name} on several devices needs a device: give `--gpu`")
     run, machine, model_in = resolve_pipeline(pipeline, question)
     scaling = scale_pipeline(run, machine, model_in, parse_range(workers, "workers"))
+    notes = (*scaling.one.notes, *notes_on_pictures(question, machine.device, pipeline.name))
+    scaling = structs.replace(scaling, one=structs.replace(scaling.one, notes=notes))
     if question.amount is None:
         return scaling
     return scaling.with_budget(make_budget(machine.device, question.amount))

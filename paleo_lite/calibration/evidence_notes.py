@@ -21,6 +21,8 @@ def notes_on_calibration(
     network: str,
     used: Collection[str],  # kinds of figures that inform the answer, apart from power and links
     topology: Topology | None = None,  # with its learned links; None for one device
+    *,
+    learns_links: bool = True,  # whether the command learns from collectives at all
 ) -> tuple[str, ...]:
     """Return what measured watts and collectives calibrate, and which figures the answer does not use, and why."""
     from ..distributed.link_causes import KIND as LINKS
@@ -31,8 +33,7 @@ def notes_on_calibration(
     informing = {*used}
     informing |= {POWER} if notes_of_power else set()
     informing |= {LINKS} if notes_of_links else set()
-    reasons = {
-        POWER: f"they have nothing in common with {device.name}",
-        LINKS: why_links_are_unused(topology, evidence),
-    }
+    reasons = {POWER: f"they have nothing in common with {device.name}"}
+    if learns_links:
+        reasons[LINKS] = why_links_are_unused(topology, evidence)
     return (*notes_of_links, *notes_of_power, *evidence.notes_on_unused(informing, command, reasons))

@@ -220,7 +220,7 @@ def predict_local(
         )
     learned = learned_device(device, contents.name, question.calibration)
     if question.calibration is not None:
-        notes += notes_on_calibration(question.calibration, "local", learned, contents.name, {KIND})
+        notes += notes_on_calibration(question.calibration, "local", learned, contents.name, {KIND}, learns_links=False)
     energy = energy_of(
         learned,
         gpus,

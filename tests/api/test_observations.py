@@ -337,6 +337,9 @@ def test_a_folder_of_result_files_is_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text(VLLM_SERVE)
     (tmp_path / "two.json").write_text(VLLM_SERVE)
     assert [path.name for path in find_result_files(tmp_path)] == ["one.json", "two.json"]
+    log = tmp_path.parent / f"{tmp_path.name}-power.csv"
+    log.write_text("timestamp, index, name, power.draw [W]\n2026/11/01 12:00:00.000, 0, NVIDIA L4, 12.00 W\n")
+    assert find_result_files([tmp_path / "one.json", log]) == [tmp_path / "one.json", log]  # of a waiting device
     (tmp_path / "notes.txt").write_text("nothing\n")
     assert find_result_files(tmp_path) == []  # a folder of something else
 

@@ -121,6 +121,8 @@ def test_an_answer_says_why_measured_collectives_change_nothing() -> None:
     assert why_links_are_unused(None, evidence) == "one device has no links"
     (note,) = notes_on_calibration(evidence, "train", H100, "resnet50", {"train"}, others)
     assert note == f"4 measured figures of collectives in the calibration change nothing here: {reason}"
+    (note,) = notes_on_calibration(evidence, "diffusion", H100, "sdxl", {"picture"}, learns_links=False)
+    assert note.endswith("change nothing here: `diffusion` does not learn from them")
 
 
 def test_measured_links_narrow_the_spread_between_clusters() -> None:
