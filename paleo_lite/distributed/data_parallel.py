@@ -165,12 +165,7 @@ def _make_sharded_buckets(
     gradients, parameters = gradient_bytes(job.workload, precision), stored_bytes(job.workload)
     sizes = np.where(gradients > 0, gradients, parameters)
     buckets = make_buckets(sizes, bucket_bytes, None if overlap else bucket_bytes)
-    number = len(buckets.message_bytes)
-    gradient_messages, parameter_messages = (
-        np.bincount(buckets.bucket_of_layer, weights=of_layers, minlength=number)[:number]
-        for of_layers in (gradients, parameters)
-    )
-    return buckets, gradient_messages, parameter_messages
+    return buckets, buckets.sums_of(gradients), buckets.sums_of(parameters)
 
 
 def stored_bytes(workload: Workload) -> Floats:
@@ -203,6 +198,12 @@ class Buckets(msgspec.Struct, frozen=True, eq=False):
     # Index of the first bucket that needs the backward pass of this layer; the number of buckets for layers that no
     # bucket needs, shape (layers,)
     bucket_of_layer: Ints
+
+    def sums_of(self, values: Floats) -> Floats:
+        """Return the sum over the layers of each bucket of one value per layer, shape (buckets,)."""
+        number = len(self.message_bytes)
+        sums = np.bincount(self.bucket_of_layer, weights=values, minlength=number)
+        return np.asarray(sums[:number], dtype=np.float64)
 
     def ready_times_for_step(self, step: DeviceStep, prefetch: bool = False) -> Floats:
         """Return the cached `ready_times_s` of a step's backward pass.
