@@ -155,9 +155,10 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], _TableTimes]:
 def _wrong_share(rows: list[dict[str, str]], total_ns: float) -> str | None:
     """Return a sentence about the first row whose share of the device time contradicts the total; None without one."""
     device = _device(rows[0]) if rows else ""
+    of_share = " ".join(("Self", device, "%"))
     wrong = []
     for cells in rows:
-        printed, time = cells.get(f"Self {device} %", ""), cells.get(f"Self {device}", "")
+        printed, time = cells.get(of_share, ""), cells.get(f"Self {device}", "")
         if not device or not total_ns or not _PERCENT.fullmatch(printed) or time in _ABSENT:
             continue
         share = float(printed.removesuffix("%")) / 100
