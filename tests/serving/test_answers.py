@@ -20,6 +20,7 @@ from paleo_lite.cli import main
 from paleo_lite.engines.constants import engine_constants
 from paleo_lite.errors import BadValue, PaleoError
 from paleo_lite.reporting.page.sections import figures_of
+from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import mark_front
 from paleo_lite.serving.figures import FIGURES
@@ -395,3 +396,14 @@ def test_experts_on_several_nodes_exchange_tokens_over_the_network() -> None:
     assert assumed.figures == pl.serve("deepseek-v3", platform="dgx-h200", workers=16, **question).figures
     joined = pl.serve("deepseek-v3", link="nvlink4-x18", **question)
     assert joined.latencies["tpot_s"]["p50"].value < assumed.latencies["tpot_s"]["p50"].value
+
+
+def test_an_answer_says_which_pool_and_which_answers_its_figures_are_of() -> None:
+    """Eight users of equal answers, of whose first ones each is shorter than 64 tokens."""
+    answer = pl.serve(
+        "llama-3.2-1b", gpu="h100-sxm", concurrency=8, num_requests=24, output_tokens=64, input_tokens=128,
+        prefill_pool="replicas=1", decode_pool="replicas=1",
+    )  # fmt: skip
+    page = serving_page(answer).markdown()
+    assert answer.shortened_requests == 8 and "8 of them with shortened answers" in page
+    assert "share of the time in iterations, decode pool" in page
