@@ -11,7 +11,9 @@ from ..architectures import network_names
 from ..architectures.pipelines.records import pipelines
 from ..architectures.pipelines.sampling import find_pipeline
 from ..calibration.picture_causes import seconds_of
-from ..distributed.link_causes import OPERATIONS, POINT_TO_POINT, collective_s, measured_topology
+from ..calibration.store import AnyCalibration, find_calibration, find_evidence
+from ..distributed.link_causes import KIND as LINKS
+from ..distributed.link_causes import OPERATIONS, POINT_TO_POINT, collective_s, learned_topology, measured_topology
 from ..distributed.links import Topology
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
@@ -92,11 +94,17 @@ def is_result_file(path: Path) -> bool:
     return False
 
 
-def compare_result(path: Path, user_facts: dict[str, Any], hardware_files: list[Path]) -> MeasuredBesideForecast:
+def compare_result(
+    path: Path,
+    user_facts: dict[str, Any],
+    hardware_files: list[Path],
+    calibration: str | AnyCalibration | None = None,  # that all forecasts take
+) -> MeasuredBesideForecast:
     """Return each row of a result file beside the forecast for it, with facts that the user adds to the file.
 
     Raise BadValue if no row can be forecast, with the reasons.
     """
+    used = find_calibration(calibration) if isinstance(calibration, str) else calibration
     findings = read_result(path, user_facts)
     rows: list[Beside] = []
     reasons: dict[str, int] = {}
@@ -110,7 +118,7 @@ def compare_result(path: Path, user_facts: dict[str, Any], hardware_files: list[
         report(done, len(readings))
         try:
             facts = facts_of(reading, findings, user_facts)
-            compared = list(_beside(number, reading, facts, findings, hardware_files, contradicted))
+            compared = list(_beside(number, reading, facts, findings, hardware_files, contradicted, used))
             if compared and is_training(facts) and (assumed := describe_assumptions(facts)):
                 assumptions.setdefault(assumed)
             rows += compared
@@ -131,6 +139,8 @@ def compare_result(path: Path, user_facts: dict[str, Any], hardware_files: list[
     notes = [*contradicted, *findings.guesses, *findings.doubts, *findings.row_doubts, *assumptions]
     if any(row.kind == "server" for row in rows):
         notes.insert(0, _MEAN_LENGTHS)
+    if used is not None:
+        question["calibration"] = calibration if isinstance(calibration, str) else used.label
     return MeasuredBesideForecast(findings.name, findings.tool, question, rows, left_out, notes)
 
 
@@ -141,9 +151,10 @@ def _beside(
     findings: Findings,
     hardware_files: list[Path],
     notes: dict[str, None],
+    calibration: AnyCalibration | None,
 ) -> Iterator[Beside]:
     """Yield the figures of a row that are both measured and forecast; note what contradicts the network."""
-    forecasts = forecast_figures(reading.kind, facts, hardware_files)
+    forecasts = forecast_figures(reading.kind, facts, hardware_files, calibration)
     notes.update(dict.fromkeys(contradictions(facts, forecasts[0].answer) if forecasts else ()))
     for forecast in forecasts:
         measured = measured_step_s(facts) if is_training(facts) else reading.values.get(forecast.figure)
@@ -171,9 +182,11 @@ def facts_of(reading: Reading, findings: Findings, user_facts: dict[str, Any]) -
     return facts
 
 
-def forecast_figures(kind: str, facts: dict[str, Any], hardware_files: list[Path]) -> list[Forecast]:
-    """Return the forecasts of the figures of a row of a kind."""
-    return _ASKS[kind](facts, {"hardware_files": hardware_files})
+def forecast_figures(
+    kind: str, facts: dict[str, Any], hardware_files: list[Path], calibration: AnyCalibration | None = None
+) -> list[Forecast]:
+    """Return the forecasts of the figures of a row of a kind, without a calibration those of the shipped constants."""
+    return _ASKS[kind](facts, {"hardware_files": hardware_files, "calibration": calibration})
 
 
 def _known_network(name: str, names: Iterable[str]) -> str:
@@ -332,7 +345,7 @@ def _ask_training(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]
 
 def _ask_picture(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a step of the denoiser, or a batch of pictures or videos where no step was measured."""
-    measured = measured_picture(facts, more["hardware_files"])
+    measured = measured_picture(facts, **more)
     prediction = predict_pipeline(measured.run, measured.machine, measured.model_in)
     time_s, interval = seconds_of(prediction, is_step=measured.is_step), None
     if prediction.interval is not None:
@@ -349,7 +362,11 @@ class PictureRow(NamedTuple):
     is_step: bool  # whether the time of a step of the denoiser was measured
 
 
-def measured_picture(facts: dict[str, Any], hardware_files: list[Path]) -> PictureRow:
+def measured_picture(
+    facts: dict[str, Any],
+    hardware_files: list[Path],
+    calibration: Any = None,  # of any kind
+) -> PictureRow:
     """Return the pictures of a row; raise BadValue if their pipeline is unknown, or several devices made them."""
     pipeline = find_pipeline(str(facts["network"]))
     if pipeline is None:
@@ -362,6 +379,7 @@ def measured_picture(facts: dict[str, Any], hardware_files: list[Path]) -> Pictu
         pipeline.name,
         facts["gpu"],
         hardware_files=hardware_files,
+        calibration=calibration,
         precision=precision_of(facts) or "bf16",
         weights=_weights(facts),
         batch_size=count_of(facts, "batch_size") or 1,
@@ -374,7 +392,7 @@ def measured_picture(facts: dict[str, Any], hardware_files: list[Path]) -> Pictu
 
 def _ask_collective(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a collective inside a node, or an all-reduce over several."""
-    measured = measured_collective(facts, more["hardware_files"])
+    measured = measured_collective(facts, more["hardware_files"]).learned(facts, more)
     return [Forecast("time_s", collective_s(*measured), answer=measured)]
 
 
@@ -384,6 +402,12 @@ class MeasuredCollective(NamedTuple):
     topology: Topology
     operation: str
     message_bytes: float
+
+    def learned(self, facts: dict[str, Any], more: dict[str, Any]) -> MeasuredCollective:
+        """Return the collective over links calibrated by others, where there is a calibration."""
+        evidence = find_evidence(more["calibration"], "compare", (LINKS,))
+        device = find_device(facts["gpu"], more["hardware_files"])
+        return self._replace(topology=learned_topology(self.topology, device, evidence, LINKS))
 
 
 def measured_collective(facts: dict[str, Any], hardware_files: list[Path]) -> MeasuredCollective:
@@ -446,13 +470,15 @@ def _is_host_copy(facts: dict[str, Any]) -> bool:
 def _ask_copy(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast the bandwidth of a large message between two devices, or of a copy between host and device."""
     if _is_host_copy(facts):
+        if more["calibration"] is not None:
+            raise BadValue("copies between host and device learn from no calibration: leave `--calibration` out")
         size = to_number(facts.get("bytes"))
         if size is not None and size < LARGE_MESSAGE:
             raise BadValue(_SMALL_MESSAGE)
         device, link = find_device(facts["gpu"], more["hardware_files"]), facts.get("link")
         _, link_bytes_per_s = find_host_link(device) if link is None else find_link(str(link))
         return [Forecast("bytes_per_s", PINNED_SHARE * link_bytes_per_s)]
-    measured = measured_message(facts, more["hardware_files"])
+    measured = measured_message(facts, more["hardware_files"]).learned(facts, more)
     rate = measured.message_bytes / collective_s(*measured)
     return [Forecast("bytes_per_s", rate, answer=measured)]
 

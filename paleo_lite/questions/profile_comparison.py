@@ -49,7 +49,8 @@ class ComparisonQuestion(RunFacts, FileNames, CaptureOptions, PppOptions, Device
 
     Of repeated profiles, every difference is compared with the spread between the repeats. A single result file of a
     benchmark (see `measurements`) is compared with the forecasts for its own configuration; ``predict``, ``gpu``,
-    ``precision``, ``sequence_length`` and the options of a run add what it lacks. With ``predict``, the time model
+    ``precision``, ``sequence_length`` and the options of a run add what it lacks, and ``calibration`` holds for all its
+    forecasts. With ``predict``, the time model
     ``ppp`` without a PPP is fitted to the profile.
     """
 
@@ -97,6 +98,11 @@ class ComparisonQuestion(RunFacts, FileNames, CaptureOptions, PppOptions, Device
     )  # fmt: skip
 
 
+_OF_A_RESULT_FILE = (
+    "a", "predict", "gpu", "precision", "sequence_length", "calibration", "hardware_files", *options_of(RunFacts),
+)  # fmt: skip
+"""Options of a comparison that a result file of a benchmark takes."""
+
 OF_A_PREDICTION = (
     "gpu", "batch_size", "sequence_length", "context", "phase", "time_model", "ppp", "calibration", "clock", "unit",
     "power_limit", "capture_traces",
@@ -118,7 +124,9 @@ def answer_comparison(question: ComparisonQuestion) -> RunComparison | ProfileCo
         from ..api.result_forecasts import compare_result, is_result_file
 
         if is_result_file(single_file):
-            return compare_result(single_file, _recorded_facts(question), to_paths(question.hardware_files))
+            _check_for_result_file(question)
+            files = to_paths(question.hardware_files)
+            return compare_result(single_file, _recorded_facts(question), files, question.calibration)
     for name in question.given():
         if name in options_of(RunFacts):
             raise BadValue(f"`--{name.replace('_', '-')}` is for a result file of a benchmark")
@@ -175,6 +183,17 @@ def _check_is_profile(path: Path) -> None:
         open_profile(path)
     except UnknownFormat:
         recognise(path)  # raises UnknownFormat with the formats that there are
+
+
+def _check_for_result_file(question: ComparisonQuestion) -> None:
+    """Raise BadValue for an option that would change nothing, as the forecasts are for what the file records."""
+    for name in question.given():
+        if name not in _OF_A_RESULT_FILE:
+            spelling = documented_spelling(name, options_of(ComparisonQuestion)[name])
+            raise BadValue(
+                f"`{spelling}` is for profiles, not for a result file of a benchmark, whose rows are compared with the "
+                "forecasts for what it records"
+            )
 
 
 def _recorded_facts(question: ComparisonQuestion) -> dict[str, Any]:

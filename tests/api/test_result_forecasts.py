@@ -16,7 +16,7 @@ import paleo_lite as pl
 from paleo_lite.api.result_forecasts import is_result_file
 from paleo_lite.cli import main
 from paleo_lite.distributed.clusters import cluster_prior
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, PaleoError
 from paleo_lite.progress import listening
 from paleo_lite.result_files.beside import MeasuredBesideForecast
 from result_samples import LLAMA_ROW, NCCL, VLLM_SERVE
@@ -294,3 +294,24 @@ def test_files_that_inform_nothing_say_why(text: str, said: str, tmp_path: Path)
     for ask in (pl.calibrate, pl.compare):
         with pytest.raises(BadValue, match=said):
             ask(path, gpu="h100-sxm", devices=8, link="nvlink4")
+
+
+_GENERATED = f'[{{{LLAMA_ROW}, "n_prompt": 0, "n_gen": 128, "n_depth": 512, "avg_ns": 1280000000, "avg_ts": 100.0}}]'
+
+
+@pytest.mark.parametrize("text", [_GENERATED, NCCL], ids=["local", "collective"])
+def test_a_calibration_moves_the_forecasts(text: str, tmp_path: Path) -> None:
+    """A calibration learned from rows forecasts the same rows better, and a file that does not exist is refused."""
+    given = {"gpu": "h100-sxm" if text == NCCL else "a100-sxm-40gb"}
+    shipped = compare(text, tmp_path, **given)
+    calibration: Any = pl.calibrate(tmp_path / "result.json", **given)
+    learned = compare(text, tmp_path, calibration=calibration, **given)
+    assert learned.question["calibration"] and learned.typical_factor < shipped.typical_factor
+    with pytest.raises(PaleoError, match="nosuch"):
+        compare(text, tmp_path, calibration="nosuch", **given)
+
+
+def test_options_of_profiles_are_refused(tmp_path: Path) -> None:
+    """The forecasts are for what the file records, so that a clock would change nothing."""
+    with pytest.raises(BadValue, match="`--clock` is for profiles, not for a result file"):
+        compare(NCCL, tmp_path, clock="boost")
