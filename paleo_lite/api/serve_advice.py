@@ -14,7 +14,16 @@ from ..engines.placed import possible_divisions
 from ..errors import BadValue
 from ..formats import FORMATS
 from ..machines import Device
-from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
+from ..serving.advise import (
+    accept,
+    nearest,
+    rank_deployments,
+    reject,
+    widest,
+    with_energy,
+    with_saturation,
+    without_best,
+)
 from ..serving.answers import Serving, answer
 from ..serving.candidates import (
     RANKINGS,
@@ -107,7 +116,7 @@ def advise(
     notes = _untried_notes(deployments, fixed, criteria.devices)
     if RANKINGS[criteria.by].needs == "price" and deployments.price_of is None:
         notes += filter(None, [describe_mixed(prices_of(advice))])
-    advice, result = _confirm(advice, deployments, demand, objectives, criteria.devices, notes)
+    advice, result = _confirm(advice, deployments, demand, objectives, criteria, notes)
     missed = missed_in(result, objectives)
     described = {
         "objectives": [objective.describe() for objective in objectives],
@@ -128,16 +137,17 @@ def _confirm(
     deployments: Deployments,
     demand: Demand,
     objectives: tuple[Objective, ...],
-    devices: int | None,
+    criteria: Criteria,
     notes: Sequence[str],  # on what was not tried
 ) -> tuple[DeploymentAdvice, Serving]:
     """Return the advice whose best candidate holds under the asked traffic too, and its answer.
 
-    Candidates were ranked with a request always waiting for a free place. Under a rate, requests may wait longer, and
-    the saturation rate that the answer prints may need more replicas. If none of those that are simulated holds, the
-    one of them is shown that comes nearest to the objectives.
+    Candidates were ranked with a request always waiting for a free place. Under a rate, requests may wait longer, the
+    saturation rate that the answer prints may need more replicas, and its energy may be another. If none of those that
+    are simulated holds, the one of them is shown that comes nearest to the objectives.
     """
     rejected: list[_Trial] = []
+    devices = criteria.devices
     for _ in range(CONFIRMED):
         if advice.best is None:
             break
@@ -157,8 +167,14 @@ def _confirm(
             # At all levels together, as the answer has them.
             low_per_s, _ = saturate_levels(prepared.lasting, traffic, prepared.levels)[prepared.slowest]
             advice, is_kept = with_saturation(advice, low_per_s, devices)
+        if not is_kept:
+            continue
+        result = answer(prepared, traffic, last.description, notes=[*_notes(advice, last.candidate), *notes])
+        if advice.rate_per_s is not None and criteria.ranks_energy_at_rate:
+            joules = result.figures["joules_per_million_output_tokens"].value
+            advice, is_kept = with_energy(advice, joules)
         if is_kept:
-            return advice, answer(prepared, traffic, last.description, notes=[*_notes(advice, last.candidate), *notes])
+            return advice, result
     shown = nearest(advice)
     if rejected:
         advice = without_best(advice)

@@ -339,6 +339,13 @@ _SERVING = (
     _number("usd_per_h", "USD/h", "USD/h", _format_dollars, "price of all devices per hour"),
     _number("usd_per_million_output_tokens", "USD per\n1M tokens", "USD", format_3_digits, "price of a million tokens"),
     _number("joules_per_million_output_tokens", "kJ per\n1M tokens", "J", _format_kj, "energy of a million tokens"),
+    _number(
+        "rate_joules_per_million_output_tokens",
+        "kJ per\n1M tokens\nat rate",
+        "J",
+        _format_kj,
+        "energy of a million tokens at the rate",
+    ),
     _text("is_chosen", "", "`*` marks the deployment that is described", _format_mark),
     _count("batch_limit", "batch\nlimit", "most sequences that are answered at the same time"),
     _text("prefill", "prefill pool", "replicas that compute prompts, with their devices"),

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..serving.answers import Serving
-from ..serving.candidates import RANKINGS, SHOWN_CANDIDATES, Candidate, DeploymentAdvice, is_ranked_by_figure, prices_of
+from ..serving.candidates import (
+    RANKINGS,
+    SHOWN_CANDIDATES,
+    Candidate,
+    DeploymentAdvice,
+    is_ranked_by_figure,
+    prices_of,
+)
 from ..serving.classes import ClassAnswer
 from ..serving.elastic import Count
 from ..serving.figures import ALL_FIGURES, Figure, describe_figure
@@ -384,7 +391,12 @@ def _within_devices(advice: DeploymentAdvice) -> list[Candidate]:
 POOLS_AND_DRAFTS = ("prefill", "draft")
 """Columns of what only some deployments have."""
 
-RANKED = ("usd_per_million_output_tokens", "joules_per_million_output_tokens", "usd_per_h")
+RANKED = (
+    "usd_per_million_output_tokens",
+    "joules_per_million_output_tokens",
+    "rate_joules_per_million_output_tokens",
+    "usd_per_h",
+)
 """Columns of the figures by which deployments are ranked."""
 
 
@@ -404,6 +416,9 @@ def _describe(candidate: Candidate, advice: DeploymentAdvice) -> str:
     text += f"at most {format_plural(candidate.batch_limit, 'sequence')}"
     if candidate.usd_per_h is not None:
         text += f": {format_number(candidate.usd_per_h)} USD/h"
+    ranked = RANKINGS[advice.by].figure(has_rate=advice.rate_per_s is not None)
+    if RANKINGS[advice.by].needs == "power" and getattr(candidate, ranked) is not None:
+        text += f", {format_number(getattr(candidate, ranked) / 1e3)} kJ per 1M tokens"
     if candidate.low_requests_per_s is not None and advice.rate_per_s is not None:
         free = 1 - advice.rate_per_s / candidate.low_of_all_per_s
         text += f", {free:.0%} of the lower end of saturation free"

@@ -227,6 +227,31 @@ def with_saturation(
     return choose(msgspec.structs.replace(advice, candidates=candidates)), is_kept
 
 
+def with_energy(advice: DeploymentAdvice, joules_per_million: float | None) -> tuple[DeploymentAdvice, bool]:
+    """Return advice whose best candidate takes the energy of its answer per million output tokens, ranked anew.
+
+    What the answer says over the short simulation holds for the same replicas at other batch limits, too. The second
+    value is whether the candidate stays the best.
+    """
+    best = advice.best
+    estimate = None if best is None else best.rate_joules_per_million_output_tokens
+    if best is None or joules_per_million is None or estimate is None:
+        return advice, True
+    factor = joules_per_million / estimate
+    measured = []
+    for candidate in advice.candidates:
+        joules = candidate.rate_joules_per_million_output_tokens
+        if joules is not None and (candidate.deployment, candidate.replicas) == (best.deployment, best.replicas):
+            joules *= factor
+        measured.append(msgspec.structs.replace(candidate, rate_joules_per_million_output_tokens=joules))
+    answered = next(candidate for candidate in measured if candidate.is_chosen)
+    ranked = rank(measured, advice.by, has_rate=True)
+    is_kept = ranked[0].deployment == answered.deployment
+    if is_kept:  # before its other batch limits, which take nearly the same
+        ranked = [answered, *(candidate for candidate in ranked if candidate is not answered)]
+    return choose(msgspec.structs.replace(advice, candidates=ranked)), is_kept
+
+
 def nearest(advice: DeploymentAdvice) -> Candidate:
     """Return the best candidate; if none meets the objectives, the one that comes nearest to them.
 

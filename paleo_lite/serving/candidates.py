@@ -32,6 +32,9 @@ class Ranking(NamedTuple):
         return self.at_rate if has_rate else self.without_rate
 
 
+RATE_ENERGY = "rate_joules_per_million_output_tokens"
+"""Figure of a candidate that only a simulation at the rate gives."""
+
 RANKINGS = {
     "cost": Ranking(
         "usd_per_million_output_tokens", "usd_per_h", "the cheapest per token", "the cheapest for {rate}", "cheapest",
@@ -41,8 +44,8 @@ RANKINGS = {
         "usd_per_h", "usd_per_h", "the cheapest per hour", "the cheapest for {rate}", "cheapest per hour", "price",
     ),
     "joules": Ranking(
-        "joules_per_million_output_tokens", "joules_per_million_output_tokens", "the least energy per token",
-        "the least energy per token", "least energy", "power",
+        "joules_per_million_output_tokens", RATE_ENERGY, "the least energy per token",
+        "the least energy per token at {rate}", "least energy", "power",
     ),
 }  # fmt: skip
 """What deployments are ranked by."""
@@ -61,6 +64,11 @@ class Criteria(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 0 <= self.headroom < 1:
             raise BadValue(f"`--headroom` must be a fraction >= 0 and < 1 (got {self.headroom:g})")
+
+    @property
+    def ranks_energy_at_rate(self) -> bool:
+        """Whether a rate makes the energy at this rate decide, which takes a simulation at the rate."""
+        return RANKINGS[self.by].at_rate == RATE_ENERGY
 
 
 class PrefillChoice(msgspec.Struct, frozen=True):
@@ -165,6 +173,9 @@ class Candidate(msgspec.Struct, frozen=True):
     power_w: float | None = None
     # Energy of the devices per million output tokens at full load; None if their power is unknown.
     joules_per_million_output_tokens: float | None = None
+    # The same of all replicas at the asked rate, at which batches are smaller and devices wait; None where it does not
+    # rank.
+    rate_joules_per_million_output_tokens: float | None = None
     low_requests_per_s: float | None = None  # lower end of the 90% interval of `requests_per_s`; None without a rate
     missed: tuple[str, ...] = ()  # objectives that it misses, with its latencies
     objective_ratio: float | None = None  # largest ratio of a latency to its objective; None without objectives

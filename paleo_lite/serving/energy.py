@@ -157,3 +157,12 @@ def busy_energy_j(deployment: Deployment, served: Served, busy_s: float) -> floa
         shares = activity_of(deployment, served).shares_of(busy_s)
         watts = float(power.watts(shares))
     return None if watts is None else placed.devices * watts * busy_s
+
+
+def idle_w_of(deployment: Deployment) -> float:
+    """Return the power of a waiting device of a deployment, as `draw_power` has it; 0 where it is unknown."""
+    device = deployment.on_device.machine.device
+    power = power_of(device, has_experts=deployment.on_device.workload.has_experts)
+    if power is None:
+        return device.power_w or 0.0
+    return power.idle_w

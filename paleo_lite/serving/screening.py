@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..errors import DoesNotFit
 from ..text import format_plural
 from .candidates import RANKINGS, SHOWN_CANDIDATES, Candidate, Criteria, NotSimulated, TooLarge, within
-from .energy import Served, busy_energy_j, decoded_context
+from .energy import Served, busy_energy_j, decoded_context, idle_w_of
 from .requests import Demand
 from .slo import Objective
 from .splits import PoolEstimate, may_meet
@@ -179,9 +179,16 @@ class Screening:
         if not self.is_ranked_by_figure:
             return devices
         answer_tokens = float(pool.sample.output_tokens.mean())
-        if figure == "joules_per_million_output_tokens":
+        if RANKINGS[self.criteria.by].needs == "power":
             energy_j = _least_energy_j(trial, 1 / most_requests_per_s)
-            return math.inf if energy_j is None else energy_j / answer_tokens * 1e6
+            if energy_j is None:
+                return math.inf
+            rate_per_s = self.demand.finite_rate_per_s
+            if rate_per_s is not None:
+                # Of the devices of all replicas, those that no iteration needs wait.
+                waiting_device_s = devices / rate_per_s - pool.devices / most_requests_per_s
+                energy_j += idle_w_of(pool.deployment) * max(waiting_device_s, 0.0)
+            return energy_j / answer_tokens * 1e6
         if pool.price_usd_per_h is None:
             return math.inf
         if figure == "usd_per_h":

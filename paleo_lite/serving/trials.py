@@ -13,11 +13,12 @@ from .candidates import Candidate, Criteria, DraftChoice, within
 from .deployment import Deployment, PreparedDeployment
 from .figures import measure_figures
 from .outcomes import Outcome, request_latencies, summarize
+from .pools import Simulated
 from .requests import REQUESTS_PER_USER, Demand, Traffic, generate_traffic
 from .saturation import in_progress
 from .slo import OBJECTIVES, Objective, find_missed, largest_ratio
 from .splits import PoolEstimate, Split
-from .steady import MeasuredSpan, last_of_middle, middle_span, whole_span
+from .steady import MeasuredSpan, last_of_middle, middle_span, steady_span, whole_span
 
 ROUNDS = 3
 """Requests per user of a closed loop; the first of each is left out of the figures."""
@@ -69,7 +70,9 @@ def try_split(split: Split, demand: Demand, objectives: Sequence[Objective], cri
     )
     candidate = msgspec.structs.replace(candidate, usd_per_h=candidate.all_usd_per_h)
     if rate_per_s is not None:
+        joules = candidate.joules_per_million_output_tokens if criteria.ranks_energy_at_rate else None
         candidate = _at_full_load(candidate, split)
+        candidate = msgspec.structs.replace(candidate, rate_joules_per_million_output_tokens=joules)
     return within(candidate, criteria.devices)
 
 
@@ -106,24 +109,42 @@ def _try_limit(
         low_per_s = min(candidate.requests_per_s, slow.requests_per_s)
         candidate = msgspec.structs.replace(candidate, low_requests_per_s=low_per_s)
         candidate = with_replicas(candidate, rate_per_s / (1 - criteria.headroom))
-        if candidate.missed and within(candidate, criteria.devices) is candidate:  # what is too large misses anyway
-            candidate = _at_rate(candidate, prepared, demand, rate_per_s / candidate.replicas, objectives)
+        # What is too large misses anyway.
+        is_slow = bool(candidate.missed) and within(candidate, criteria.devices) is candidate
+        if is_slow or criteria.ranks_energy_at_rate:
+            at_rate = _simulate_at_rate(candidate, prepared, demand, rate_per_s / candidate.replicas)
+            if is_slow:
+                latencies = _latencies(request_latencies(at_rate.simulated.outcomes), objectives)
+                candidate = msgspec.structs.replace(candidate, **latencies)
+            if criteria.ranks_energy_at_rate:
+                joules = at_rate.joules_per_million_output_tokens(prepared.deployment)
+                candidate = msgspec.structs.replace(candidate, rate_joules_per_million_output_tokens=joules)
     return within(candidate, criteria.devices)
 
 
-def _at_rate(
-    candidate: Candidate,
-    prepared: PreparedDeployment,
-    demand: Demand,
-    rate_per_s: float,
-    objectives: Sequence[Objective],
-) -> Candidate:
-    """Return a candidate with the latencies of a rate per replica, at which fewer prompts disturb its answers."""
+class _AtRate(NamedTuple):
+    """A simulation of requests that arrive at a rate."""
+
+    simulated: Simulated
+    traffic: Traffic
+    span: MeasuredSpan  # in which replicas are as full as in the long run
+
+    def joules_per_million_output_tokens(self, deployment: Deployment) -> float | None:
+        """Return the energy of all devices of a deployment, waiting included; None if their power is unknown."""
+        figures = measure_figures(self.simulated, deployment, int(self.traffic.input_tokens.sum()), self.span)
+        return figures["joules_per_million_output_tokens"]
+
+
+def _simulate_at_rate(candidate: Candidate, prepared: PreparedDeployment, demand: Demand, rate_per_s: float) -> _AtRate:
+    """Simulate a candidate at a rate per replica, at which fewer prompts disturb its answers, of smaller batches."""
     limit = candidate.batch_limit
     engine = msgspec.structs.replace(prepared.engine, max_sequences=min(limit, prepared.engine.max_sequences))
     limited = msgspec.structs.replace(prepared, engine=engine)
-    outcomes = limited.run(_arriving_traffic(demand, rate_per_s, limit))
-    return msgspec.structs.replace(candidate, **_latencies(request_latencies(outcomes), objectives))
+    traffic = _arriving_traffic(demand, rate_per_s, limit)
+    simulated = limited.simulate(traffic)
+    tokens_per_s = candidate.tokens_per_s_per_gpu * candidate.division.devices
+    span = steady_span(simulated.outcomes, rate_per_s, (candidate.requests_per_s, tokens_per_s))
+    return _AtRate(simulated, traffic, span)
 
 
 def _steady_traffic(demand: Demand, users: int, deployment: Deployment) -> Traffic:

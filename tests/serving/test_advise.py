@@ -24,7 +24,7 @@ from paleo_lite.questions.serve import advised_question
 from paleo_lite.questions.serve_deployment import check_link, make_deployment
 from paleo_lite.reporting.document import Table
 from paleo_lite.reporting.serving import serving_page
-from paleo_lite.serving.advise import _batch_limits, choose, nearest, reject, with_saturation
+from paleo_lite.serving.advise import _batch_limits, choose, nearest, reject, with_energy, with_saturation
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import (
     Candidate,
@@ -158,7 +158,38 @@ def test_order_of_candidates() -> None:
     assert rank([larger, unknown], "cost", has_rate=True) == [unknown, larger]  # without any price, fewer devices
     few = candidate(joules_per_million_output_tokens=1.0, usd_per_h=9.0)
     many = candidate(joules_per_million_output_tokens=2.0)
-    assert rank([many, few], "joules", has_rate=True) == [few, many]
+    assert rank([many, few], "joules", has_rate=False) == [few, many]
+    busy, waiting = (
+        candidate(joules_per_million_output_tokens=at_full_load, rate_joules_per_million_output_tokens=at_rate)
+        for at_full_load, at_rate in ((2.0, 3.0), (1.0, 4.0))
+    )
+    assert rank([waiting, busy], "joules", has_rate=True) == [busy, waiting]
+
+
+def test_energy_is_ranked_at_the_rate() -> None:
+    """At a rate devices wait, and draw their idle power: what is best at full load is not what is best at the rate."""
+    result = pl.serve("llama-3-8b", gpu="l40s", rate=3, weights="fp8", advise="joules", max_sequences=8, **SHORT)
+    best = result.advice.best
+    energies = [one.rate_joules_per_million_output_tokens for one in result.advice.candidates if one.meets_objectives]
+    assert best.rate_joules_per_million_output_tokens == min(energies)
+    assert best.rate_joules_per_million_output_tokens == result.figures["joules_per_million_output_tokens"].value
+    assert best.rate_joules_per_million_output_tokens > 1.2 * best.joules_per_million_output_tokens
+    shown = f"{best.rate_joules_per_million_output_tokens / 1e3:,.0f} kJ per 1M tokens"
+    assert shown in dict(result.document().facts)["least energy"]
+
+
+def test_the_energy_of_an_answer_is_ranked() -> None:
+    """What the answer says over the estimate holds for the other batch limits of the same replicas, too."""
+    first, same = (
+        candidate(rate_joules_per_million_output_tokens=3.0),
+        candidate(rate_joules_per_million_output_tokens=3.1, batch_limit=16),
+    )
+    other = candidate(rate_joules_per_million_output_tokens=3.5, weights="fp8")
+    advice = choose(DeploymentAdvice([first, same, other], None, {}, by="joules", rate_per_s=1.0))
+    kept, is_kept = with_energy(advice, 3.3)
+    assert is_kept and kept.best is not None and kept.best.rate_joules_per_million_output_tokens == pytest.approx(3.3)
+    replaced, is_kept = with_energy(advice, 3.9)
+    assert not is_kept and replaced.best is not None and replaced.best.weights == "fp8"
 
 
 def test_a_choice_among_equal_deployments_says_so() -> None:
