@@ -99,7 +99,7 @@ Prediction = record("Prediction", {
     "phase time_model convention clock peak_unit": str,
     "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
     "peak_flops bandwidth_bytes_per_s ridge_point constant_s": float,
-    "ppp intensity mfu": Number,
+    "ppp intensity mfu hfu": Number,
     "passes_s waiting_s": Numbers,
     "sustained_fraction": float, "power_interval_w energy_interval_j": list[float] | None,
     "intervals": dict[str, list[float]] | None, "memory": Memory | None,

@@ -14,7 +14,7 @@ from ..machines import Machine
 from ..timing import TimeModel, Workload, predict
 from ..timing.activity import Activity
 from ..timing.memory import Memory, memory_by_micro_batch
-from ..timing.training import RECOMPUTE
+from ..timing.terms import RECOMPUTE
 from ..units import element_bytes
 from .pipeline_schedule import StageTimes
 
@@ -184,7 +184,8 @@ class Step(msgspec.Struct, frozen=True):
     # 90% interval of `time_s` due to communication and stragglers alone, with the computation time taken as exact; None
     # if unknown.
     cluster_interval: tuple[Any, Any] | None = None
-    recomputed_fraction: float = 0.0  # recomputation time as a fraction of the forward and backward passes
+    # FLOPs that are computed again as a fraction of those of the passes; where blocks are timed, of their times.
+    recomputed_fraction: float = 0.0
     input_s: Any = 0.0  # time spent waiting for samples
     # From which the schedule of a pipeline follows; None without one, and for arrays of batch sizes.
     pipeline: StageTimes | None = None

@@ -25,8 +25,8 @@ from ..timing.capacity import CandidateRemedy, ShardedStep, compare_memory, fit_
 from ..timing.memory import RESERVE_BYTES, Memory, MemoryFit, memory_by_micro_batch, usable_bytes
 from ..timing.optimizers import OPTIMIZERS
 from ..timing.predicting import StackOfStep
-from ..timing.terms import Terms
-from ..timing.training import RECOMPUTE, micro_batch
+from ..timing.terms import RECOMPUTE, Terms
+from ..timing.training import micro_batch
 from .blocks import block_shape, build_network, model_of_kernels, stack_kernels
 from .device_cost import MicroBatchCounts, StackKernels, count_network, with_stack
 from .job import Job, Step
@@ -88,7 +88,7 @@ class StepAlone(NamedTuple):
             memory_bytes=float(prediction.memory.total_bytes),
             collective=self.plan.config.describe_degrees(1),
             notes=tuple(self.plan.notes),
-            recomputed_fraction=recompute_s / (prediction.time_s - update_s - recompute_s),
+            recomputed_fraction=prediction.recomputed_fraction,
             overheads_s={name: seconds for name, seconds in overheads_s.items() if seconds},
             activity=prediction.activity,
         )

@@ -19,6 +19,7 @@ from ..timing.energy import Power, power_of
 from ..timing.memory import usable_bytes
 from ..timing.optimizers import OPTIMIZERS, resident_optimizer
 from ..timing.predicting import predict
+from ..timing.training import recomputed_fraction
 from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import Job, Step, as_scalar
@@ -75,6 +76,7 @@ def scale(
     is_single_worker_feasible = single_worker_per_s is not None
     if single_worker_per_s is None:
         single_worker_per_s = batch.size / single_worker_step.time_s
+    recomputed = recomputed_fraction(workload)  # of strategies that take the passes of one device
     rows = []
     for number in workers:
         machines = topology.with_workers(number)
@@ -88,6 +90,7 @@ def scale(
         fits = None if step.memory_bytes is None else step.memory_bytes <= available_bytes
         ideal_s = global_batch / single_worker_per_s / number
         power_w, power_interval_w = _power_in_step(job, power, step, global_batch // number)
+        step = msgspec.structs.replace(step, recomputed_fraction=step.recomputed_fraction or recomputed)
         step_fields = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
             **step_fields,

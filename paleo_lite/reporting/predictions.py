@@ -151,7 +151,10 @@ def _time_facts(prediction: Prediction) -> list[tuple[str, str]]:
             passes += f"; {waiting:.0%} waiting for the host"
         facts.append(("passes", passes))
     if prediction.is_forecast and prediction.mfu is not None:
-        facts.append(("MFU", f"{prediction.mfu:.1%} of peak FLOP/s"))
+        text = f"{prediction.mfu:.1%} of peak FLOP/s"
+        if prediction.recomputed_fraction and prediction.hfu is not None:
+            text += f"; HFU, with those that are computed again, {prediction.hfu:.1%}"
+        facts.append(("MFU", text))
     return facts
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from ..counting import GENERATION_PHASES, Layer
+from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import UnknownName
 from ..extras import require
 from ..machines import Device, Machine, PeakRate
@@ -23,7 +24,7 @@ from .intervals import DIRECT_PRECISIONS, QUANTILES, not_below
 from .layer_rows import kernel_rows, layer_rows, sum_by_kind
 from .models import TimeModel
 from .power import sustained_fraction
-from .terms import LaunchedKernels, Terms, layers_peak_s
+from .terms import RECOMPUTE, LaunchedKernels, Terms, layers_peak_s
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -285,14 +286,29 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOP/s utilization: FLOPs over peak, over the time.
+        """Model FLOP/s utilisation: FLOPs without recomputed ones over peak, over the time.
 
-        None if the time is 0, or in a convention that counts a multiply-accumulate as 1. Chowdhery et al. 2022 (PaLM,
-        appendix B), but including recomputed FLOPs.
+        None if the time is 0, or in a convention that counts a multiply-accumulate as 1 (Chowdhery et al. 2022, PaLM,
+        appendix B).
         """
         if not self.time_s or self.workload.unfused_work.convention.unit != "FLOP":
             return None
-        return self.flops / self.peak.per_s / self.time_s
+        return self.flops / (1 + self.recomputed_fraction) / self.peak.per_s / self.time_s
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOP/s utilisation of a training step: MFU with recomputed FLOPs included (PaLM, appendix B)."""
+        if self.mfu is None or self.phase not in PHASES_WITH_GRADIENTS:
+            return None
+        return self.mfu * (1 + self.recomputed_fraction)
+
+    @cached_property
+    def recomputed_fraction(self) -> float:
+        """FLOPs that are computed again, as a fraction of those of the passes."""
+        if RECOMPUTE not in self.terms.passes:
+            return 0.0
+        recomputed = int(self.counts_by_pass[self.terms.passes.index(RECOMPUTE)].sum())
+        return recomputed / (int(self.counts_by_pass.sum()) - recomputed)
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
@@ -441,6 +457,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
             "passes_s": self.passes_s,
             "waiting_s": self.waiting_s,
             "mfu": self.mfu,
+            "hfu": self.hfu,
             "power_interval_w": as_json(self.power_interval_w),
             "energy_interval_j": as_json(self.energy_interval_j),
             "site": None if self.site is None else self.site.to_dict(),

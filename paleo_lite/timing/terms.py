@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     Seconds = NDArray[np.float64]
 
 
+RECOMPUTE = "recompute"
+"""Name of the pass that computes activations again."""
+
+
 class LaunchedKernels(NamedTuple):
     """Kernels that a model times in place of layers; arrays have the shape (kernels,)."""
 

@@ -10,10 +10,12 @@ import numpy as np
 
 from ..counting import Layer, Work
 from ..counting.kinds import gemm_of, is_attention, is_convolution
+from ..counting.work import passes_of
 from ..machines import Machine
 from ..units import element_bytes, format_si
 from .models import TimeModel
 from .optimizers import OPTIMIZERS
+from .terms import RECOMPUTE
 from .training_options import bytes_per_state, with_update
 from .workload import Workload, cached_for_layers
 
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .prediction import Prediction
-
-RECOMPUTE = "recompute"
-"""Name of the pass that computes activations again."""
 
 
 def micro_batch(workload: Workload, machine: Machine) -> Workload:
@@ -108,6 +107,16 @@ def recomputed_layers(workload: Workload) -> NDArray[np.bool_]:
     segments = find_segments(layers, plan, checkpointing)
     is_recomputed[: segments[-1].start] = True  # the forward pass of the last segment has just finished
     return is_recomputed
+
+
+def recomputed_fraction(workload: Workload) -> float:
+    """Return the FLOPs that activation checkpointing computes again, as a fraction of those of the passes."""
+    is_recomputed = recomputed_layers(workload)
+    if not is_recomputed.any():
+        return 0.0
+    flops_by_pass = workload.work.column("flops", workload.phase, 1)
+    forward = passes_of(workload.phase).index("forward")
+    return float(flops_by_pass[forward, is_recomputed].sum() / flops_by_pass.sum())
 
 
 def precision_notes(workload: Workload) -> list[str]:

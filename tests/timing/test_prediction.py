@@ -386,3 +386,15 @@ def test_a_ppp_above_1_is_the_reason_for_a_time_below_the_bound():
 def test_weights_wider_than_the_published_ones_are_noted(network, options, is_noted):
     notes = pl.predict(network, gpu="b200", phase="decode", **options).notes
     assert any("asks for" in note and "publishes" in note for note in notes) == is_noted
+
+
+def test_utilisation_with_and_without_recomputed_flops() -> None:
+    """MFU counts the FLOPs of the model, and HFU those of the second forward pass as well (PaLM, appendix B)."""
+    plain, again = (pl.train("alexnet", gpu="a100-sxm-80gb", recompute=recompute) for recompute in (None, "all"))
+    assert plain.mfu == plain.hfu
+    assert again.mfu == pytest.approx(plain.flops / again.peak.per_s / again.time_s)
+    assert again.hfu == pytest.approx(again.flops / again.peak.per_s / again.time_s)
+    row = pl.train("alexnet", gpu="a100-sxm-80gb", recompute="all", workers=1).rows[0]
+    assert (row.mfu, row.hfu) == pytest.approx((again.mfu, again.hfu), rel=0.01)
+    assert dict(again.document().facts)["MFU"].endswith(f"HFU, with those that are computed again, {again.hfu:.1%}")
+    assert pl.predict("alexnet", gpu="a100-sxm-80gb").hfu is None
