@@ -8,6 +8,7 @@ equal layers, at the cost of one more forward pass.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import ceil, sqrt
@@ -72,7 +73,8 @@ def _block_boundaries(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
     """Return the last possible cut before each matrix product to which a single tensor leads.
 
     Tensors without a gradient, such as the angles of rotary positions, may cross as well: all segments share them.
-    Blocks without such a cut are cut before their first layer: frameworks save all inputs of a block.
+    Blocks of several products without such a cut are cut before their first layer: frameworks save all inputs of a
+    block.
     """
     last_write = list(plan.first_write)
     for index, (layer, buffers) in enumerate(zip(layers, plan.graph.writes)):
@@ -102,13 +104,13 @@ def _block_boundaries(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
             if has_product and candidate > previous_cut:
                 cuts.append(candidate)
             has_product = True
-    cut_blocks = {layers[cut].place.block for cut in cuts}
+    products = Counter(layer.place.block for layer in layers if layer.kind in MATRIX_KINDS)
+    uncut = {name for name, number in products.items() if name and number > 1}
+    uncut -= {layers[cut].place.block for cut in cuts}
     starts = [
         index
-        for index in range(1, len(layers))
-        if layers[index].place.block not in ("", layers[index - 1].place.block)
-        and layers[index].place.block not in cut_blocks
-        and not overwritten[index]
+        for index, (before, layer) in enumerate(pairwise(layers), start=1)
+        if layer.place.block in uncut and layer.place.block != before.place.block and not overwritten[index]
     ]
     return sorted({*cuts, *starts})
 

@@ -135,7 +135,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (
             ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--engine-settings", "overhead=1"],
             2,
-            "`--engine-settings`, overhead: the value: '1' has no unit",
+            "`--engine-settings`, overhead: '1' has no unit",
         ),
         (
             ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--speculation", "acceptance=0.5"],
