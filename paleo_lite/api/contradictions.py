@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..architectures import find_network
@@ -10,7 +10,7 @@ from ..architectures.pipelines.sampling import find_pipeline
 from ..own_machines.contents import read_contents
 from ..own_machines.predict import LocalPrediction
 from ..result_files.text import to_number
-from ..units import format_number
+from ..units import format_number, format_si
 from .deployments import find_decoder
 from .training_rows import is_training, measured_step_s
 
@@ -24,8 +24,9 @@ FASTEST = 0.95
 """Measured time over the bound below which no rounding explains it."""
 
 
-def contradictions(facts: dict[str, Any], answer: Any) -> Iterator[str]:
-    """Yield a sentence for each figure of a row that its network cannot have; `answer` is the forecast."""
+def contradictions(facts: dict[str, Any], forecasts: Sequence[Any]) -> Iterator[str]:
+    """Yield a sentence for each figure of a row that its network or its devices cannot have, beside its forecasts."""
+    yield from _of_bounds(facts, forecasts)
     name = facts.get("network")
     if not name or find_pipeline(str(name)) is not None:
         return
@@ -40,9 +41,9 @@ def contradictions(facts: dict[str, Any], answer: Any) -> Iterator[str]:
                 f"the file says {format_number(of_file)} {what}, and {network.name} has {format_number(of_network)}: "
                 "check the network"
             )
-    if isinstance(answer, LocalPrediction):
-        yield from _of_weights(facts, answer)
-    yield from _of_bound(facts, answer)
+    for answer in {id(forecast.answer): forecast.answer for forecast in forecasts}.values():
+        if isinstance(answer, LocalPrediction):
+            yield from _of_weights(facts, answer)
 
 
 def _of_weights(facts: dict[str, Any], answer: LocalPrediction) -> Iterator[str]:
@@ -58,12 +59,16 @@ def _of_weights(facts: dict[str, Any], answer: LocalPrediction) -> Iterator[str]
         )
 
 
-def _of_bound(facts: dict[str, Any], answer: Any) -> Iterator[str]:
-    """Yield a sentence if a step of training is shorter than the data sheets of its devices allow."""
-    bound_s = getattr(answer, "bound_s", None)
-    seconds = measured_step_s(facts) if is_training(facts) else None
-    if bound_s and seconds and seconds < FASTEST * bound_s:
-        yield (
-            f"a measured time is {seconds / bound_s:.2f} times the least that the data sheets of its devices allow: "
-            "check the network, the device and the number of devices"
-        )
+def _of_bounds(facts: dict[str, Any], forecasts: Sequence[Any]) -> Iterator[str]:
+    """Yield a sentence for each time that is shorter than the data sheets of the devices allow."""
+    for forecast in forecasts:
+        seconds = measured_step_s(facts) if is_training(facts) else to_number(facts.get(forecast.figure))
+        bound_s = forecast.bound_s
+        if bound_s and seconds and seconds < FASTEST * bound_s:
+            checked = "the network, the device and the number of devices"
+            if forecast.figure.startswith("tpot"):
+                checked += ", and whether tokens are drafted"
+            yield (
+                f"a measured time of {format_si(seconds, 's')} is {seconds / bound_s:.2f} times the least that the "
+                f"data sheets of its devices allow: check {checked}"
+            )

@@ -107,6 +107,9 @@ def calibrate_from_results(
     for findings in originals:
         _check_facts(findings, notes)
         found, reasons_of_file = _observations(findings, user_facts, hardware_files, notes)
+        if len(originals) > 1:
+            name = findings.path.name
+            found = [msgspec.structs.replace(row, situation=f"{name}: {row.situation}") for row in found]
         observations += found
         informing += [findings] if found else []
         for reason in reasons_of_file:
@@ -153,6 +156,7 @@ def _observations(
     if thinned:
         notes.append(f"{findings.name}: {thinned}")
     observations: list[Observation] = []
+    situations = [describe_situation(reading, findings) or reading.kind for reading in findings.readings]
     reasons: dict[str, int] = {}
     for done, (index, reading) in enumerate(readings):
         report(done, len(readings))
@@ -166,12 +170,14 @@ def _observations(
                 continue
             facts = facts_of(reading, findings, user_facts)
             forecasts = forecast_figures(reading.kind, facts, hardware_files)
-            situation = describe_situation(reading, findings) or reading.kind
+            situation = situations[index]
+            if situations.count(situation) > 1:
+                situation = f"row {index + 1}: {situation}"
             of_reading = [
                 _with_interval(row, forecasts) for row in _observe(reading, facts, situation, forecasts, hardware_files)
             ]
             if of_reading:
-                notes += [f"{findings.name}: {text}" for text in contradictions(facts, forecasts[0].answer)]
+                notes += [f"{findings.name}: {text}" for text in contradictions(facts, forecasts)]
             if of_reading and is_training(facts) and (assumed := describe_assumptions(facts)):
                 notes.append(f"{findings.name}: {assumed}")
         except NotShipped as error:

@@ -34,6 +34,7 @@ from ..timing.pipeline_run import PipelineRun
 from ..timing.pipelines import predict_pipeline
 from .contradictions import contradictions
 from .pipelines import resolve_pipeline
+from .prediction import predict_pass
 from .question import PictureOptions, Question
 from .training_rows import describe_assumptions, is_training, measured_step_s, training_options
 
@@ -77,6 +78,7 @@ class Forecast(NamedTuple):
     value: float | None
     interval: Any = None
     answer: Any = None  # the answer that it is of
+    bound_s: float | None = None  # the least that the data sheets of the devices allow; None where it is not known
 
 
 def is_result_file(path: Path) -> bool:
@@ -155,7 +157,7 @@ def _beside(
 ) -> Iterator[Beside]:
     """Yield the figures of a row that are both measured and forecast; note what contradicts the network."""
     forecasts = forecast_figures(reading.kind, facts, hardware_files, calibration)
-    notes.update(dict.fromkeys(contradictions(facts, forecasts[0].answer) if forecasts else ()))
+    notes.update(dict.fromkeys(contradictions(facts, forecasts)))
     for forecast in forecasts:
         measured = measured_step_s(facts) if is_training(facts) else reading.values.get(forecast.figure)
         if measured and forecast.value and min(measured, forecast.value) > 0:
@@ -270,10 +272,28 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
         latency = answer_json["latencies"].get(name, {}).get("p50" if is_median else "mean")
         if latency:
             interval = (latency["low"], latency["high"])
-            forecasts.append(Forecast(median_figure if is_median else mean_figure, latency["value"], interval, answer))
+            figure = median_figure if is_median else mean_figure
+            bound_s = _least_token_s(facts, answer, more["hardware_files"]) if name == "tpot_s" else None
+            forecasts.append(Forecast(figure, latency["value"], interval, answer, bound_s))
     rate_of_tokens = answer_json["figures"]["output_tokens_per_s"]
     interval = (rate_of_tokens["low"], rate_of_tokens["high"])
     return [*forecasts, Forecast("output_tokens_per_s", rate_of_tokens["value"], interval, answer)]
+
+
+def _least_token_s(facts: dict[str, Any], answer: Any, hardware_files: list[Path]) -> float | None:
+    """Return the least time per token of a server: that of one sequence without a context, on all of its devices."""
+    alone = predict_pass(
+        Question(
+            facts["network"],
+            facts["gpu"],
+            hardware_files=hardware_files,
+            precision=answer.precision,
+            weights=None if answer.weights == answer.precision else answer.weights,
+            phase="decode",
+            context=1,
+        )
+    )
+    return None if alone.bound_s is None else float(alone.bound_s / (answer.tensor * answer.pipeline))
 
 
 def _simulated_requests(requests: int | None, users: int | None) -> int:
@@ -340,7 +360,7 @@ def _ask_training(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]
 
     answer: Any = train(facts["network"], **training_options(facts), **more)
     row = getattr(answer, "answering_row", answer)
-    return [Forecast("step_s", row.time_s, row.interval, row)]
+    return [Forecast("step_s", row.time_s, row.interval, row, row.bound_s)]
 
 
 def _ask_picture(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
@@ -518,7 +538,7 @@ def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **set
         **{name: value for name, value in settings.items() if value is not None},
         **more,
     )
-    return [Forecast(figure, answer.time_s, answer.interval)]
+    return [Forecast(figure, answer.time_s, answer.interval, bound_s=answer.bound_s)]
 
 
 _ASKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], list[Forecast]]] = {

@@ -219,8 +219,8 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
         for _ in range(REWEIGHTINGS):
             conditioned = self._linearise(noise / weights)
             # How far a row is from the others, relative to its own noise before it counts less.
-            distances = np.abs(conditioned.left_out_errors(noise / weights, noise))
-            smaller = np.minimum(1.0, (OUTLYING / np.maximum(distances, 1e-9)) ** 2)
+            distances = conditioned.left_out_errors(noise / weights, noise)
+            smaller = np.minimum(1.0, (OUTLYING / np.maximum(np.abs(distances), 1e-9)) ** 2)
             if np.allclose(smaller, weights, rtol=0.05):
                 break
             weights = smaller
@@ -261,13 +261,13 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     @property
     def distances(self) -> Floats:
-        """How far each row is from what the others say, in deviations."""
+        """How far each row is above what the others say, in deviations; negative below it."""
         distances: Floats = self._conditioned.distances
         return distances
 
     @property
     def outliers(self) -> list[tuple[Observation, float]]:
-        """Rows that are far from what the others say, and by how many deviations, the farthest first."""
+        """Rows that are far from what the others say, and by how many deviations above it, the farthest first."""
         if len(self.runs()) < 2:
             return []  # there are no others
         pairs = zip(self.rows, self.distances)

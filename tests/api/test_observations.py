@@ -238,6 +238,17 @@ def test_copies_of_a_file_are_no_further_evidence(tmp_path: Path) -> None:
     assert [text.partition(" ")[0] for text in found.provenance.inputs] == ["first.json", "more.json"]
 
 
+def test_warnings_name_file_and_row(tmp_path: Path) -> None:
+    """Rows with the same load are told apart by their files, and by their numbers within one."""
+    slow = write(tmp_path / "slow.json", bench(8, 12.1, 95.0))
+    fast = write(tmp_path / "fast.json", bench(8, 6.1, 40.0))
+    warnings = pl.calibrate([slow, fast], **SERVER).warnings()
+    assert any(re.match(r"slow\.json: concurrency 8, .* deviations above ", text) for text in warnings)
+    assert any(re.match(r"fast\.json: concurrency 8, .* deviations below ", text) for text in warnings)
+    both = pl.calibrate(write(tmp_path / "both.json", bench(8, 12.1, 95.0), bench(8, 6.1, 40.0)), **SERVER)
+    assert [row.situation[:18] for row in both.observations[::2]] == ["row 1: concurrency", "row 2: concurrency"]
+
+
 def test_calibrations_of_the_same_file_are_joined_once(tmp_path: Path) -> None:
     """Also where the file held another run the second time, by which its rows are then told apart."""
     once = write(tmp_path / "once.json", bench(8, 10.1234))

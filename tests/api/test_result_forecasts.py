@@ -315,3 +315,11 @@ def test_options_of_profiles_are_refused(tmp_path: Path) -> None:
     """The forecasts are for what the file records, so that a clock would change nothing."""
     with pytest.raises(BadValue, match="`--clock` is for profiles, not for a result file"):
         compare(NCCL, tmp_path, clock="boost")
+
+
+def test_a_time_below_the_data_sheet_is_called_impossible(tmp_path: Path) -> None:
+    """At 1 ms per token two H100 would read the 16 GB of the weights at 16 TB/s, of 6.7 in their data sheets."""
+    report = json.loads(VLLM_SERVE) | {"mean_tpot_ms": 1.0}
+    (note,) = [note for note in compare(json.dumps(report), tmp_path, gpu="h100-sxm").notes if "the least" in note]
+    assert "a measured time of 1 ms" in note and "whether tokens are drafted" in note
+    assert not [note for note in compare(VLLM_SERVE, tmp_path, gpu="h100-sxm").notes if "the least" in note]

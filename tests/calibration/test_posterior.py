@@ -243,3 +243,9 @@ def test_warnings_name_outliers_and_files_of_something_else() -> None:
     (first, *_) = EvidenceCalibration(1, "evidence", rows).warnings()
     assert "the rows of servers take 12 times their forecasts" in first
     assert "check the network, the device, the number of devices and the format" in first
+
+
+def test_an_outlier_below_the_others_is_below() -> None:
+    good = [row(1.3, 0.1 * index, situation=f"row {index}") for index in range(6)]
+    ((outlier, distance),) = Posterior((*good, row(0.4, 0.35, situation="wrong")), PRIOR).outliers
+    assert outlier.situation == "wrong" and distance < -3
