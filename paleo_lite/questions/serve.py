@@ -166,7 +166,8 @@ def _plain_traffic(question: Serve, demand: Demand, deployment: Deployment) -> t
         traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
         if not classes:
             return traffic, description
-        traffic = with_classes(traffic, classes, question.seed)
+        mixes_phases = deployment.engine.mixes_phases
+        traffic = with_classes(traffic, classes, question.seed, drift_apart=mixes_phases)
         return traffic, f"{demand.describe(len(traffic))}, {len(classes)} {'class' if len(classes) == 1 else 'classes'}"
     from ..serving.workloads import parse_workload
 

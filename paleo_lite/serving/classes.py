@@ -19,7 +19,7 @@ from ..errors import BadQuantity, BadValue
 from ..units import LARGEST, format_si, parse_quantity
 from .lengths import Lengths, parse_lengths
 from .outcomes import Outcome, request_latencies, share_within, summarize
-from .requests import Traffic
+from .requests import Traffic, begin_apart, generators_of, requests_of_loop
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,12 +106,19 @@ def _read_priority(value: str) -> int:
     return int(value)
 
 
-def with_classes(traffic: Traffic, classes: Sequence[RequestClass], seed: int) -> Traffic:
-    """Return traffic whose requests belong to classes by chance, with the lengths of each class."""
+def with_classes(traffic: Traffic, classes: Sequence[RequestClass], seed: int, *, drift_apart: bool = True) -> Traffic:
+    """Return traffic whose requests belong to classes by chance, with the lengths of each class.
+
+    Users of a closed loop begin as without classes: apart if the lengths of all requests are equal, and they
+    `drift_apart`.
+    """
     generator = np.random.default_rng(np.random.SeedSequence(seed).spawn(3)[2])
     shares = np.array([request_class.share for request_class in classes])
     drawn = generator.choice(len(classes), size=len(traffic), p=shares / shares.sum())
     inputs, outputs = traffic.input_tokens.copy(), traffic.output_tokens.copy()
+    has_own_lengths = any(each.inputs is not None or each.outputs is not None for each in classes)
+    if has_own_lengths and traffic.left_out is not None:
+        outputs[:] = outputs.max()  # all are equal, except those that users began with
     for number, request_class in enumerate(classes):
         members = np.flatnonzero(drawn == number)
         if request_class.inputs is not None:
@@ -119,6 +126,14 @@ def with_classes(traffic: Traffic, classes: Sequence[RequestClass], seed: int) -
         if request_class.outputs is not None:
             outputs[members] = request_class.outputs.draw(len(members), generator)
     priorities = np.array([request_class.priority for request_class in classes], dtype=np.int64)[drawn]
+    if has_own_lengths and traffic.concurrency is not None:
+        left_out, repeats_after = None, 0
+        if len(np.unique(inputs)) == len(np.unique(outputs)) == 1:
+            _, arrivals_generator = generators_of(seed)
+            outputs, left_out = begin_apart(outputs, traffic.concurrency, arrivals_generator, drift_apart=drift_apart)
+        else:
+            repeats_after = requests_of_loop(traffic.concurrency)
+        traffic = msgspec.structs.replace(traffic, left_out=left_out, repeats_after=repeats_after)
     return msgspec.structs.replace(
         traffic, input_tokens=inputs, output_tokens=outputs, classes=drawn.astype(np.int64), priorities=priorities
     )

@@ -129,3 +129,19 @@ def test_classes_are_of_every_kind_of_deployment() -> None:
 def test_what_is_no_class_gets_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.serve(NETWORK, gpu="h100-sxm", rate=1, num_requests=20, **options)
+
+
+def test_users_begin_as_without_classes() -> None:
+    """One class of equal lengths, whatever those of all were, is the traffic without classes; others are drawn."""
+    plain = generate_traffic(Lengths(1000), Lengths(500), count=200, concurrency=8)
+    other = generate_traffic(Lengths(1024), Lengths(256), count=200, concurrency=8)
+    only = [RequestClass("only", inputs=Lengths(1000), outputs=Lengths(500))]
+    for base in (plain, other):
+        divided = with_classes(base, only, 0)
+        assert np.array_equal(divided.input_tokens, plain.input_tokens)
+        assert np.array_equal(divided.output_tokens, plain.output_tokens)
+        assert np.array_equal(divided.left_out, plain.left_out) and divided.left_out.sum() == 24
+        assert divided.repeats_after == plain.repeats_after == 0
+    mixed = with_classes(plain, [*only, RequestClass("short", outputs=Lengths(100))], 0)
+    assert set(mixed.output_tokens) == {500, 100}
+    assert mixed.left_out is None and mixed.repeats_after == 200
