@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ..architectures import Network
@@ -93,19 +94,24 @@ def predict_transfer(question: Rl, constants: RlConstants | None = None) -> Weig
 def make_setup(question: Rl, devices: Devices) -> StepSetup:
     """Return what the step consists of."""
     algorithm = question.rules
-    has_reference = algorithm.has_reference if question.reference is None else question.reference
     is_narrow = question.used_rollout_precision != question.precision
     computes_again = question.updates_per_step > 1 or is_narrow or question.framework_rules.recomputes_log_probs
     return StepSetup(
         algorithm,
         question.framework_rules,
         question.samples,
-        has_reference=has_reference and algorithm.can_have_reference,
+        has_reference=has_reference(question),
         has_old_log_probs=algorithm.has_old_log_probs and computes_again,
         is_colocated=devices.is_colocated,
         steps_off=question.steps_off,
         reward_s=settings_of(question.reward).get("seconds"),
     )
+
+
+def has_reference(question: Rl) -> bool:
+    """Return whether probabilities under frozen weights keep the policy near them."""
+    wanted = question.rules.has_reference if question.reference is None else bool(question.reference)
+    return wanted and question.rules.can_have_reference
 
 
 def complete(
@@ -124,6 +130,9 @@ def complete(
     transfer = None
     if rollouts is not None:
         transfer = transfer_of(question, devices, job, constants)
+    elif setup.has_reference and question.lora is None and not question.framework_rules.swaps_reference:
+        memory_bytes = None if trainer.memory_bytes is None else trainer.memory_bytes + trainer.parameter_bytes
+        trainer = msgspec.structs.replace(trainer, memory_bytes=memory_bytes)  # the reference stays beside the policy
     parts = Parts(
         rollouts,
         trainer,
@@ -271,7 +280,13 @@ def time_trainer_of(
     largest = LargestMicroBatch(jobs.longest, longest_size)
     if size * tokens.mean() > longest_size * longest_tokens(question):  # short samples may fill more of a micro-batch
         largest = LargestMicroBatch(jobs.mean, size)
-    return time_trainer(job, topology, parallel, batching, largest, constants)
+    times = time_trainer(job, topology, parallel, batching, largest, constants)
+    if question.lora is None or not has_reference(question):
+        return times
+    frozen = replace(question, lora=None)
+    frozen_jobs = make_jobs(frozen, devices.device, lengths)
+    frozen_s = time_trainer_of(frozen, devices, frozen_jobs, lengths, constants).forward_s
+    return msgspec.structs.replace(times, frozen_forward_s=frozen_s)
 
 
 _OF_ROLLOUTS = ("server", "link", "power")
@@ -352,7 +367,7 @@ def roll_out_samples(
             Samples(question.prompt_tokens, lengths, tools.get("turns", 1), tools.get("seconds", 0.0)),
             constants,
             is_eager=question.is_eager,
-            has_adapters=question.lora is not None,
+            has_adapters=question.lora is not None and not question.framework_rules.merges_adapters,
             nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
             steps_ahead=question.steps_off,
         )
@@ -369,12 +384,12 @@ def roll_out_samples(
 
 
 def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants) -> WeightTransfer:
-    """Return the way of the weights, or of the adapters where they alone are trained."""
+    """Return the way of the weights, or of the adapters where they alone are trained and are not merged."""
     framework, network = question.framework_rules, job.workload.network
     usual = framework.transfer if devices.is_colocated else framework.transfer_apart
     path = settings_of(question.engine_settings).get("transfer", usual)
     share = 1.0
-    if question.lora is not None:
+    if question.lora is not None and not framework.merges_adapters:
         share = min(job.workload.trainable_parameters / network.parameters, 1.0)
     evidence = evidence_of(question.calibration)
     return transfer_weights(
@@ -408,7 +423,8 @@ def _swapped_s(
             swapped_bytes += trainer.parameter_bytes
         if keeps_weights_on_host(framework):
             swapped_bytes += rollouts.weights_bytes / 2  # only on the way out are they needed
-    if has_reference and question.lora is None:
+    is_reference_on_host = rollouts is not None or framework.swaps_reference
+    if has_reference and question.lora is None and is_reference_on_host:
         swapped_bytes += trainer.parameter_bytes
     return swap_s(devices.device, swapped_bytes, constants) if has_host_link(devices.device) else 0.0
 

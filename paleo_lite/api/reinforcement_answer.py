@@ -171,8 +171,9 @@ def _bound_s(predicted: Predicted) -> float:
     training = float(work.column("flops", "training", 1).sum())
     forward = float(work.column("flops", "forward", 1).sum())
     setup, samples = predicted.setup, float(predicted.question.samples)
+    sequences = samples * setup.algorithm.samples_trained
     passes = setup.has_old_log_probs + setup.has_reference + setup.algorithm.has_critic
-    flops = samples * (training * (1 + setup.algorithm.has_critic) + passes * forward)
+    flops = sequences * (training * (1 + setup.algorithm.has_critic) + passes * forward)
     if setup.algorithm.rolls_out:
         flops += samples * forward
     peak = predicted.job.machine.peak(predicted.job.workload.options.products or predicted.job.workload.precision)
@@ -190,7 +191,8 @@ def _activity(predicted: Predicted) -> Activity:
     forwards = setup.has_old_log_probs + setup.has_reference
     passes = (1 + setup.algorithm.has_critic) * (1 + forwards * FORWARD_SHARE)
     training_s = sum(phases.get(name, 0.0) for name in OF_TRAINER) * devices.trainer / devices.total
-    activity = _within(alone.activity.times(passes * predicted.question.samples / devices.total), training_s)
+    sequences = predicted.question.samples * setup.algorithm.samples_trained
+    activity = _within(alone.activity.times(passes * sequences / devices.total), training_s)
     generation_s = 0.0
     if predicted.parts.rollouts is not None:
         share = devices.rollouts / devices.total

@@ -10,6 +10,7 @@ from ..timing.activity import Activity
 from ..timing.answer import COMMON_FIELDS, Answer
 from ..timing.energy import Power
 from ..timing.facility import Facility
+from .algorithms import ALGORITHMS
 from .rollouts import Rollouts
 from .step import OF_ROLLOUTS, OF_TRAINER
 
@@ -145,8 +146,13 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens of prompts and responses per second of all devices."""
-        return self.samples * self.mean_tokens / self.time_s
+        """Tokens of prompts and responses in the loss per second of all devices."""
+        return self.sequences * self.mean_tokens / self.time_s
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in the loss of a step: two of a preferred pair."""
+        return self.samples * ALGORITHMS[self.algorithm].samples_trained
 
     @property
     def tokens_per_s_per_device(self) -> float:

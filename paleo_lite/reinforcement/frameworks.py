@@ -43,6 +43,9 @@ class Framework(NamedTuple):
     keeps: str = FREE  # `FREE` or `SLEEP`
     offloads_optimizer: bool = False  # whether the optimizer's state leaves the devices during rollouts
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
+    # Whether the reference lies in the memory of the host until it computes, even where no engine needs the room.
+    swaps_reference: bool = False
+    merges_adapters: bool = False  # whether adapters are merged into the weights, of which engines get all
     memory_fraction: float | None = None  # of the engine; None for the engine's own default
     max_sequences: int | None = None  # most live sequences of an engine; None for the engine's own default
     is_measured: bool = False  # whether the constants of `calibrations/reinforcement.toml` were fitted to its steps
@@ -60,6 +63,7 @@ FRAMEWORKS = {
         keeps=SLEEP,
         offloads_optimizer=True,
         offloads_parameters=True,
+        swaps_reference=True,  # use_reference_model, nemo_rl/models/policy
         memory_fraction=0.6,
         is_measured=True,
     ),
@@ -91,6 +95,7 @@ FRAMEWORKS = {
         is_balanced=False,
         pads=True,
         recomputes_log_probs=False,
+        merges_adapters=True,  # merge_adapter before the weights go to vLLM, trl/trainer/grpo_trainer.py
         memory_fraction=0.3,
     ),
     "slime": Framework(

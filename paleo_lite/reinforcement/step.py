@@ -80,12 +80,13 @@ class RlStep(msgspec.Struct, frozen=True):
 def phase_times(setup: StepSetup, parts: Parts, constants: RlConstants) -> dict[str, float]:
     """Return the seconds of each phase alone; phases that do not exist are left out."""
     trainer, critic = parts.trainer, parts.critic
+    reference_s = trainer.forward_s if trainer.frozen_forward_s is None else trainer.frozen_forward_s
     wake_s = constants.wake_s if setup.is_colocated else 0.0  # timers of frameworks have it in that of the weights
     times = {
         "generation": 0.0 if parts.rollouts is None else _generation_s(setup, parts.rollouts),
         "rewards": parts.reward_s if setup.reward_s is None else setup.reward_s,
         "old_log_probs": trainer.forward_s if setup.has_old_log_probs else 0.0,
-        "reference_log_probs": trainer.forward_s if setup.has_reference else 0.0,
+        "reference_log_probs": reference_s if setup.has_reference else 0.0,
         "values": 0.0 if critic is None else critic.forward_s,
         "critic_update": 0.0 if critic is None else critic.update_s,
         "update": trainer.update_s,

@@ -63,6 +63,8 @@ class TrainerTimes(msgspec.Struct, frozen=True):
     micro_batches: int  # micro-batches of a rank and update
     samples_per_micro_batch: int
     description: str  # the parallel configuration as text
+    # One forward pass of the frozen weights, without adapters; None where that is `forward_s`.
+    frozen_forward_s: float | None = None
 
 
 def time_trainer(

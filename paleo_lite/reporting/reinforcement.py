@@ -42,12 +42,14 @@ def _facts(answer: RlAnswer) -> list[tuple[str, str]]:
     facts.append(
         (
             "step",
-            f"{format_plural(answer.samples, 'sample')} of {answer.mean_tokens:,.0f} tokens on average, "
+            f"{_describe_samples(answer)} of {answer.mean_tokens:,.0f} tokens on average, "
             f"{format_plural(answer.updates, 'update')}",
         )
     )
     where = "trainer and engines take turns on all devices"
-    if not answer.is_colocated:
+    if answer.rollouts is None:
+        where = "all train, on given responses"
+    elif not answer.is_colocated:
         where = f"{answer.trainer_devices} devices train, {answer.rollout_devices} generate"
         if answer.steps_off:
             where += f" at the same time, {format_plural(answer.steps_off, 'step')} off"
@@ -57,7 +59,9 @@ def _facts(answer: RlAnswer) -> list[tuple[str, str]]:
     execution = "" if answer.execution in stated else f"{answer.execution}, "
     facts.append(("trainer", f"{execution}{answer.precision}, {answer.trainer}"))
     memory = "unknown" if answer.trainer_bytes is None else format_si(answer.trainer_bytes, "B", 3)
-    memory += f" per device in the update, {format_si(answer.rollout_bytes, 'B', 3)} in the rollouts"
+    memory += " per device in the update"
+    if answer.rollouts is not None:
+        memory += f", {format_si(answer.rollout_bytes, 'B', 3)} in the rollouts"
     facts.append(("memory", memory))
     facts.append(
         (
@@ -73,6 +77,13 @@ def _facts(answer: RlAnswer) -> list[tuple[str, str]]:
     facts += _amounts(answer)
     facts.append(("time model", answer.model))
     return facts
+
+
+def _describe_samples(answer: RlAnswer) -> str:
+    """Return how many samples a step has, as text; of preferred pairs, how many sequences these are."""
+    if answer.sequences == answer.samples:
+        return format_plural(answer.samples, "sample")
+    return f"{format_plural(answer.samples, 'pair')}, {answer.sequences:,} sequences"
 
 
 def _amounts(answer: RlAnswer) -> list[tuple[str, str]]:

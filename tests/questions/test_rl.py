@@ -109,6 +109,25 @@ def test_pairs_that_are_given_need_no_rollouts() -> None:
     assert answer.rollouts is None and "generation" not in answer.phases and "transfer" not in answer.phases
 
 
+def test_given_pairs_leave_the_reference_on_the_devices() -> None:
+    """Without engines nothing makes room; NeMo-RL swaps the reference with the policy all the same."""
+    answer, alone = ask(algorithm="dpo"), ask(algorithm="dpo", reference="no")
+    assert "state" not in answer.phases and "state" in ask(algorithm="dpo", framework="nemo-rl").phases
+    assert answer.trainer_bytes > alone.trainer_bytes
+    assert answer.sequences == 2 * answer.samples
+    facts = dict(answer.document().facts)
+    assert facts["devices"] == "all train, on given responses" and "rollouts" not in facts["memory"]
+    assert f"{answer.samples} pairs, {2 * answer.samples} sequences" in facts["step"]
+
+
+def test_adapters_are_off_under_the_reference() -> None:
+    """The reference of adapters is the network without them, and TRL merges them into the weights that it sends."""
+    adapters, full = ask(framework="trl", lora=16), ask(framework="trl")
+    assert adapters.phases["reference_log_probs"] == pytest.approx(full.phases["reference_log_probs"])
+    assert adapters.transferred_bytes == full.transferred_bytes
+    assert ask(framework="verl", lora=16).transferred_bytes < full.transferred_bytes / 20
+
+
 def test_rollouts_that_are_off_hide_the_shorter_side() -> None:
     apart = ask(rollout_workers=4)
     off = ask(rollout_workers=4, steps_off=1)
