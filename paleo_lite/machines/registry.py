@@ -135,6 +135,10 @@ def _device_of_short_id(device_id: str) -> Device | None:
     return _shipped_device(path) if file_exists(path) else None
 
 
+_INDEX = re.compile(r"[0-9]{1,2}")
+"""Number that is no name of a device, though one is the name of a Gaudi without its series; 4090 is a name."""
+
+
 def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     """Return the device with a name, from the registry and further files; a device is returned unchanged.
 
@@ -149,6 +153,8 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
         if shipped is not None:
             return shipped
     devices = {device.id: device for device in list_devices(further)}
+    if _INDEX.fullmatch(name.strip()):
+        raise BadValue(f"{name} is a number, and no name of a GPU: give a name, such as h100-sxm")
     if "/" in name or name.endswith(".toml"):
         raise UnknownName("GPU", name, devices, "Add a file with `--hardware-file` and use the name of its device.")
     if name in devices:

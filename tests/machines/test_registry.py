@@ -318,3 +318,11 @@ def test_links_hold_the_courses_bandwidth_table(name: str, gigabytes_per_s: floa
 def test_a_variant_is_another_device(name):
     with pytest.raises(UnknownName, match="The nearest is gtx1660ti"):
         find_device(name)
+
+
+@pytest.mark.parametrize("index", ["0", "3", " 2", "12"])
+def test_an_index_is_no_name(index: str) -> None:
+    """A Gaudi 3 is no 3, though a GeForce RTX 4090 is a 4090."""
+    with pytest.raises(BadValue, match="is a number, and no name of a GPU"):
+        find_device(index)
+    assert find_device("4090").id == "rtx4090"
