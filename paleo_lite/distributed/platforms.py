@@ -18,7 +18,7 @@ import msgspec
 from ..errors import BadFile, BadValue, PaleoError, UnknownName, UsageProblem
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Price, find_device
-from ..machines.clouds import Instance, find_instance
+from ..machines.clouds import Instance, find_instance, list_clouds
 from ..text import normalize_name
 from ..units import parse_quantity
 from .clusters import WORST, PredictStep, StepForecast
@@ -413,6 +413,19 @@ def usual_computer(device_id: str) -> Computer | None:
         if computer.is_usual and computer.device == device_id:
             return computer
     return None
+
+
+def computers_with(device_id: str, devices: int) -> list[str]:
+    """Return the names of the shipped computers and instances in which a number of devices of a kind are joined."""
+    folder = shipped_folder("hardware") / "platforms"
+    shipped = {stem: read_computer(folder / f"{stem}.toml") for stem in computer_names()}
+    names = [
+        stem
+        for stem, computer in shipped.items()
+        if computer.device == device_id and (devices <= computer.devices_per_node or computer.between is not None)
+    ]
+    instances = [instance for cloud in list_clouds() for instance in cloud.instances if instance.device == device_id]
+    return names + [instance.name for instance in instances if instance.devices >= devices]
 
 
 def _computer_of_instance(instance: Instance) -> Computer:

@@ -16,7 +16,7 @@ from ..timing.budget import Amount
 from ..timing.facility import Facility
 from ..units import parse_range
 from .links import Topology, device_link, flat_topology, link_inside_nodes, link_rate
-from .platforms import Platform, find_platform, parse_topology, usual_computer
+from .platforms import Platform, computers_with, find_platform, parse_topology, usual_computer
 from .settings import ScaledBatch
 
 DEFAULT_BATCH_PER_WORKER = 32
@@ -122,15 +122,17 @@ class ClusterRequest(msgspec.Struct, frozen=True):
             link = _suggested_link(device)
             example = _suggested_topology("k40m" if device is None else device.id, link, max(counts))
             known = "" if device is None else f", and no usual computer of {device.name} is on record"
-            raise BadValue(
-                f"several workers need a link{known}: give `--link {link}`, `--platform '{example}'` or "
-                "`--platform NAME`"
-            )
+            named = [] if device is None else computers_with(device.id, max(counts))
+            platforms = named[:_SUGGESTED_PLATFORMS] or ["NAME"]
+            choices = [f"`--link {link}`", f"`--platform '{example}'`", *(f"`--platform {name}`" for name in platforms)]
+            raise BadValue(f"several workers need a link{known}: give {', '.join(choices[:-1])} or {choices[-1]}")
         topology = computer.topology(max(counts), self.ppp_comm)
         return msgspec.structs.replace(topology, assumptions=(computer.name, *topology.assumptions))
 
 
 _DEVICES_OF_A_NODE = 8
+
+_SUGGESTED_PLATFORMS = 3
 
 
 def _suggested_topology(name: str, link: str, workers: int) -> str:
