@@ -161,6 +161,9 @@ def division_of(question: Any) -> tuple[str, ParallelConfig | None]:
     return _LAYERWISE.get(name, name), None
 
 
+LAYERWISE_RECOMPUTATION = ("sqrt", "all")
+"""Recomputation of segments of layers, whatever the blocks of a network are."""
+
 REPLICATING = ("data", "ddp")
 """The two names of plain data parallelism."""
 
@@ -173,6 +176,8 @@ def _division_of_replicas(question: Any) -> tuple[str, ParallelConfig | None]:
         question.advise is not None
         or replica_of(question) is not None
         or (question.execution is not None and question.execution not in STACKS)
+        # One device has the layers of the answer without `--workers`.
+        or (question.recompute in LAYERWISE_RECOMPUTATION and question.workers == 1)
     )
     if is_of_layers or not has_blocks(question):
         return "data", None
@@ -277,7 +282,7 @@ def _parallel_fields(question: Any, sharding: str | None) -> dict[str, Any]:
 
 def _check_in_blocks(question: Any) -> None:
     """Raise BadValue if an option is given that only networks have that are divided layer by layer."""
-    if question.recompute in ("sqrt", "all"):
+    if question.recompute in LAYERWISE_RECOMPUTATION:
         raise BadValue(
             f"`--recompute {question.recompute}` is for one device and for networks that are divided layer by layer, "
             "such as resnet50: a network in blocks recomputes `full`, `full:N` or `selective`"

@@ -65,6 +65,20 @@ def test_a_missing_link_names_that_of_the_device(gpu: str, link: str) -> None:
         pl.train("gpt2", gpu=gpu, workers=2)
 
 
+def test_a_missing_link_names_the_instances_of_the_device() -> None:
+    """AWS's G6e have 1, 4 or 8 L40S (aws.amazon.com/ec2/instance-types/g6e), of which the list prices have two."""
+    with pytest.raises(BadValue, match=r"`--platform '4x l40s @ pcie4-x16'` or `--platform g6e.12xlarge`$"):
+        pl.train("gpt2", gpu="l40s", workers=4)
+
+
+def test_one_worker_recomputes_layers_as_one_device_does() -> None:
+    question: dict[str, Any] = {"gpu": "h100-sxm", "recompute": "all", "sequence_length": 256}
+    row = pl.train("gpt2", workers=1, **question).rows[0]
+    assert row.time_s == pytest.approx(pl.train("gpt2", **question).time_s)
+    with pytest.raises(BadValue, match="a network in blocks recomputes `full`"):
+        pl.train("gpt2", workers=2, **question)
+
+
 def test_advice_needs_several_devices() -> None:
     with pytest.raises(BadValue, match="ranks the ways in which several devices divide a step: give `--workers`"):
         pl.train(**ONE, advise="time")
