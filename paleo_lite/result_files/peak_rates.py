@@ -21,20 +21,26 @@ MOST_OF_LIMIT = 1.1
 "Part-time Power Measurements", on NVIDIA's), and a controller exceeds its limit for moments only."""
 
 
+MOST_OF_MEMORY = 1.02
+"""Largest plausible ratio of the memory in use to that of a device: units of 1000 and 1024 are told apart by more."""
+
+
 def doubt_impossible_rates(findings: Findings) -> None:
-    """Add a doubt to each row whose FLOP/s, or watts, are above what its device can do."""
+    """Add a doubt to each row whose FLOP/s, watts, bytes or share of the peak are above what its device can do."""
     devices: dict[str, Device | None] = {}
     for index, reading in enumerate(findings.readings):
         name = reading.values.get("gpu") or findings.configuration.get("gpu")
-        check = _CHECKS.get(reading.kind)
-        if check is None or not isinstance(name, str):
-            continue
-        if name not in devices:
-            devices[name] = _find(name)
-        device = devices[name]
-        doubt = None if device is None else check(reading, device)
-        if doubt is not None:
-            findings.readings[index] = msgspec.structs.replace(reading, doubts=(*reading.doubts, doubt))
+        device = None
+        if isinstance(name, str) and reading.kind in _CHECKS:
+            if name not in devices:
+                devices[name] = _find(name)
+            device = devices[name]
+        doubts = [_doubt_share(reading)]
+        if device is not None:
+            doubts += [check(reading, device) for check in _CHECKS[reading.kind]]
+        found = tuple(doubt for doubt in doubts if doubt is not None)
+        if found:
+            findings.readings[index] = msgspec.structs.replace(reading, doubts=(*reading.doubts, *found))
 
 
 def _find(name: str) -> Device | None:
@@ -66,5 +72,26 @@ def _doubt_watts(reading: Reading, device: Device) -> str | None:
     )
 
 
-_CHECKS: dict[str, Callable[[Reading, Device], str | None]] = {"kernel": _doubt_rate, "power": _doubt_watts}
-"""Check of a row, by its kind."""
+def _doubt_memory(reading: Reading, device: Device) -> str | None:
+    used_bytes, most_bytes = reading.values.get("memory_bytes"), max(device.memory_bytes, device.reported_memory_bytes)
+    if used_bytes is None or used_bytes <= MOST_OF_MEMORY * most_bytes:
+        return None
+    return (
+        f"{format_si(used_bytes, 'B')} of memory are above the {format_si(most_bytes, 'B')} of {device.name}: the "
+        "memory or the name of the device is wrong"
+    )
+
+
+def _doubt_share(reading: Reading) -> str | None:
+    mfu = reading.values.get("mfu")
+    if mfu is None or mfu <= 1:
+        return None
+    return f"an MFU of {mfu:.1%} is above the peak that it relates to: the time, the FLOPs or the peak are wrong"
+
+
+_CHECKS: dict[str, tuple[Callable[[Reading, Device], str | None], ...]] = {
+    "kernel": (_doubt_rate,),
+    "power": (_doubt_watts,),
+    "step": (_doubt_memory,),
+}
+"""Checks of a row on a known device, by its kind."""

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from ..text import format_plural
 from .findings import Findings, ResultFormat
 from .log_heads import head_lines
 from .text import find_lines, mean, ratio, to_number
 
 _STEP = re.compile(
-    r"step:\s*(\d{1,15})\s+loss:\s*\S+(?:\s+grad_norm:\s*\S+)?\s+memory:\s*(\d+(?:\.\d*)?)GiB\s*\(\d+(?:\.\d*)?%\)\s+(?:tps|wps):\s*([\d,.]+)"
-    r"(?:\s+tflops:\s*([\d,.]+))?(?:\s+mfu:\s*(\d+(?:\.\d*)?)%)?"
+    r"step:\s*(\d{1,15})\s+loss:\s*\S+(?:\s+grad_norm:\s*\S+)?\s+memory:\s*(\d+(?:\.\d*)?)GiB\s*\((\d+(?:\.\d*)?)%\)"
+    r"\s+(?:tps|wps):\s*([\d,.]+)(?:\s+tflops:\s*([\d,.]+))?(?:\s+mfu:\s*(\d+(?:\.\d*)?)%)?"
 )
+
+SAME_PEAK = 1.05
+"""Largest plausible ratio of the peaks that FLOP/s and MFU of two lines imply, which are rounded."""
+
+LEAST_MFU = 1.0
+"""MFU in percent below which its two digits after the point say too little of the peak."""
 
 # Messages of `torchtitan/train.py`, `distributed/parallel_dims.py`, `distributed/activation_checkpoint.py`,
 # `components/metrics.py`, `components/quantization` and the `parallelize.py` of its models, 2024 to 2026.
@@ -47,19 +56,34 @@ _NAMES = {"deepseek_v3 671b": "deepseek-v3", "llama4 17bx16e": "llama-4-scout", 
 _STRATEGIES = {"FSDP": "full-shard", "fully_shard": "full-shard", "HSDP": "hybrid-shard", "DDP": "ddp"}
 
 
+class _Step(NamedTuple):
+    """The figures of a line; None where it has none."""
+
+    number: float | None
+    memory_gib: float | None
+    memory_percent: float | None
+    tokens_per_s: float | None  # of one device
+    tflops: float | None  # per second
+    mfu: float | None  # in percent
+
+
 def read_torchtitan(path: Path, findings: Findings) -> None:
     """Read the lines of torchtitan, whose tokens per second are those of one device."""
     _read_head(path, findings)
-    steps: list[tuple[float | None, ...]] = []
+    steps: list[_Step] = []
     for line in find_lines(path, ("tps:", "wps:"), findings):
         match = _STEP.search(line)
         if match:
-            steps.append(tuple(to_number(text) for text in match.groups()))
-    later = [step for step in steps if (step[0] or 0) > 1]
+            steps.append(_Step(*(to_number(text) for text in match.groups())))
+    later = [step for step in steps if (step.number or 0) > 1]
     counted = later[1:] if len(later) > 2 else later or steps
-    doubts = () if len(later) > 1 else ("one line is a short run: the first lines contain the compilation",)
-    flops = mean(step[3] for step in counted)
-    mfu = mean(step[4] for step in counted)
+    doubts: tuple[str, ...] = (
+        () if len(later) > 1 else ("one line is a short run: the first lines contain the compilation",)
+    )
+    doubts += tuple(_doubts_of_lines(steps))
+    tflops = mean(step.tflops for step in counted)
+    mfu = mean(step.mfu for step in counted)
+    memory_gib = counted[-1].memory_gib if counted else None
     facts = {
         name: to_number(findings.configuration.get(name))
         for name in ("devices", "global_batch_size", "sequence_length", "micro_batch")
@@ -70,14 +94,34 @@ def read_torchtitan(path: Path, findings: Findings) -> None:
         phase="training",
         samples=len(counted),
         **facts,
-        tokens_per_s_per_device=mean(step[2] for step in counted),
-        flops_per_s=None if flops is None else flops * 1e12,
+        tokens_per_s_per_device=mean(step.tokens_per_s for step in counted),
+        flops_per_s=None if tflops is None else tflops * 1e12,
         mfu=None if mfu is None else mfu / 100,
-        memory_bytes=None if not counted or counted[-1][1] is None else counted[-1][1] * 2.0**30,
+        memory_bytes=None if memory_gib is None else memory_gib * 2.0**30,
     )
     findings.doubt("tokens per second are those of one device")
     if None in facts.values():
         findings.doubt("the head of the log, which says how the run is divided, is not in the file, or only partly")
+
+
+def _doubts_of_lines(steps: Sequence[_Step]) -> Iterator[str]:
+    """Yield what no device does in the lines, and where they contradict each other."""
+    for figure, percents in (
+        ("an MFU", [step.mfu for step in steps]),
+        ("memory in use", [step.memory_percent for step in steps]),
+    ):
+        above = [percent for percent in percents if percent is not None and percent > 100]
+        if above:
+            yield (
+                f"{len(above)} of {format_plural(len(steps), 'line')} have {figure} of up to {max(above):g}%, above "
+                "100%: the lines, or what they relate to, are wrong"
+            )
+    peaks = [step.tflops / step.mfu for step in steps if step.tflops and step.mfu and step.mfu >= LEAST_MFU]
+    if peaks and max(peaks) > SAME_PEAK * min(peaks):
+        yield (
+            f"FLOP/s over MFU are a peak of {100 * min(peaks):,.3g} TFLOP/s in one line and of {100 * max(peaks):,.3g} "
+            "in another: one of the figures is wrong"
+        )
 
 
 def _read_head(path: Path, findings: Findings) -> None:

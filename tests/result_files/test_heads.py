@@ -197,3 +197,17 @@ def test_names_of_networks(name: str, found: str | None) -> None:
 )  # fmt: skip
 def test_facts_are_equal_in_other_words(name: str, recorded: Any, given: Any, same: bool) -> None:
     assert is_same(name, recorded, given) is same
+
+
+def test_impossible_lines_of_torchtitan_are_doubted(tmp_path: Path) -> None:
+    """A slip of the decimal point in one of many lines is lost in their mean."""
+    line = "step: {}  loss:  8.2  memory: {}GiB({}%)  tps: 5,900  tflops: {}  mfu: {}%\n"
+    steps = [(10, "70.0", "88.5", "346.2", "35.00")] * 20
+    path = tmp_path / "run.log"
+    path.write_text("".join(line.format(*step) for step in steps), "utf-8")
+    assert not [doubt for doubt in read_result(path).readings[0].doubts if "100%" in doubt or "peak" in doubt]
+    wrong = [*steps, (220, "156.1", "197.9", "34.62", "350")]
+    path.write_text("".join(line.format(*step) for step in wrong), "utf-8")
+    text = " ".join(read_result(path).readings[0].doubts)
+    assert "1 of 21 lines have an MFU of up to 350%" in text and "memory in use of up to 197.9%" in text
+    assert "a peak of 9.89 TFLOP/s in one line and of 989 in another" in text

@@ -45,3 +45,16 @@ def test_watts_above_the_limit_of_a_device_are_doubted(watts: float, limit_w: fl
     findings.add("power", power_w=watts, power_limit_w=limit_w)
     doubt_impossible_rates(findings)
     assert ["may draw" in doubt for doubt in findings.readings[0].doubts] == [True] * is_doubted
+
+
+@pytest.mark.parametrize(("figures", "said"), [
+    ({"mfu": 1.925}, "an MFU of 192.5% is above the peak"),
+    ({"memory_bytes": 167.6e9}, "are above the"),
+    ({"mfu": 0.35, "memory_bytes": 84.9e9}, None),  # 79.1 GiB, as drivers report the 80 GB
+])  # fmt: skip
+def test_shares_and_memory_of_steps_are_doubted(figures: dict[str, float], said: str | None) -> None:
+    findings = Findings(Path("run.log"), "torchtitan", "torchtitan")
+    findings.record(gpu="NVIDIA H100 80GB HBM3")
+    findings.add("step", phase="training", **figures)
+    doubt_impossible_rates(findings)
+    assert [said in doubt for doubt in findings.readings[0].doubts] == [True] * (said is not None)
