@@ -29,7 +29,7 @@ class QuestionCommand(AnswerCommand):
             click.Argument(["network"], required=False, type=CommaSeparated(NETWORK)),
             *parameters_of(kind.record),
             rules.option(),
-            *(_SHOWN[name]() for name in kind.shown),
+            *(_SHOWN[name](kind) for name in kind.shown),
             _report(kind),
             *row_options(),
         ]
@@ -215,21 +215,21 @@ def _show_help(ctx: click.Context, which: str) -> None:
     ctx.exit()
 
 
-def _explain() -> click.Option:
+def _explain(kind: QuestionKind) -> click.Option:
     return OutputOption(["--explain"], metavar="LAYER", type=LAYER, help="Show the arithmetic of one layer.")
 
 
-def _top() -> click.Option:
+def _top(kind: QuestionKind) -> click.Option:
     option = top.option()
-    option.default = "10"
+    option.default = str(kind.listed)
     return option
 
 
-def _memory() -> click.Option:
+def _memory(kind: QuestionKind) -> click.Option:
     return OutputOption(["--memory"], is_flag=True, help="Show the peak memory by part.")
 
 
-_SHOWN: dict[str, Callable[[], click.Option]] = {"explain": _explain, "top": _top, "memory": _memory}
+_SHOWN: dict[str, Callable[[QuestionKind], click.Option]] = {"explain": _explain, "top": _top, "memory": _memory}
 """Options of the output, which change no number."""
 
 

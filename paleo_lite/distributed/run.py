@@ -379,7 +379,9 @@ def _collect_notes(
     too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
     if too_large:
         largest = job.model.largest_batch(job.workload, job.machine)
-        remedy = "not even one sample fits" if largest is None else f"the largest batch that fits is {largest}"
+        remedy = f"the largest batch that fits is {largest}"
+        if largest is None:
+            remedy = "not even one sample fits where every device has the whole state"
         notes.append(f"a batch of {max(too_large)} per worker does not fit into {device.name}: {remedy}")
     if job.workload.phase in GENERATION_PHASES:
         if request.scaling == "weak" and any(row.efficiency > 1 for row in rows):

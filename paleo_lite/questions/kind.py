@@ -25,6 +25,7 @@ class QuestionKind(NamedTuple):
     examples: tuple[str, ...]  # command lines, the simplest one first
     document: Callable[[Any, Mapping[str, Any]], Any] | None = None  # from result and output options to a document
     shown: tuple[str, ...] = ()  # options of the output: "explain", "top"
+    listed: int = 10  # rows of a table that are listed without `--top`
     moved: Mapping[str, str] = {}  # old options, with the sentence that names the new ones
     default_chart: str = ""  # kind of chart; empty for the first one of the command
     chart: Callable[[Any], str] | None = None  # kind of chart of a result; empty for the default

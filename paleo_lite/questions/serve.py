@@ -332,6 +332,12 @@ _NOT_ADVISED = {"workload", "cache_tiers", "router", "requests", "scaling", "adm
 
 serve = make_function("serve", Serve, answer)
 
+
+def _document(result: Any, shown: Mapping[str, Any]) -> Any:
+    """Return the document of a deployment, with the best of ranked ones."""
+    return result.document(top=shown.get("top"))
+
+
 SERVE = QuestionKind(
     name="serve",
     record=Serve,
@@ -345,6 +351,9 @@ SERVE = QuestionKind(
         "llama-3-8b --gpu l40s --rate 2 --slo ttft=500ms,tpot=50ms",
         "llama-3-8b --gpu h100-sxm,l40s --rate 20 --slo tpot=30ms --advise cost",
     ),
+    document=_document,
+    shown=("top",),
+    listed=20,  # as many as are known in order
     files={
         ".compose.yaml": ("serve_files:write_compose", "a Docker Compose file that starts the deployment"),
         ".kubernetes.yaml": ("serve_files:write_kubernetes", "a Deployment and a Service of Kubernetes"),

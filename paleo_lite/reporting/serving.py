@@ -51,8 +51,8 @@ DEGREES = select_columns("expert_parallel", "attention_data_parallel", "pipeline
 """Columns of degrees of parallelism that are left out where all deployments have 1."""
 
 
-def serving_page(serving: Serving, **options: Any) -> Document:
-    """Return the document of a deployment under traffic."""
+def serving_page(serving: Serving, top: int | None = None) -> Document:
+    """Return the document of a deployment under traffic; of ranked ones with the `top` ones."""
     figures, latencies = serving.figures, serving.latencies
     kind = "" if serving.is_forecast else " (bound from the data sheet)"
     per_token = ""
@@ -70,7 +70,7 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     if serving.replica_counts is not None:
         content.append(_replica_table(serving.replica_counts))
     if serving.advice is not None:
-        content.insert(0, _candidate_table(serving))
+        content.insert(0, _candidate_table(serving, top))
     if serving.kernels is not None:
         content.append(_kernel_table(serving, serving.kernels))
     return Document(
@@ -329,13 +329,14 @@ def _kernel_table(serving: Serving, kernels: Sequence[KernelTime]) -> Table:
     return Table(f"Kernels of a decode step with {batch}: {format_time_short(total_s)}", columns, rows)
 
 
-def _candidate_table(serving: Serving) -> Table:
+def _candidate_table(serving: Serving, top: int | None) -> Table:
+    """Return the table of ranked deployments, of which the first `SHOWN_CANDIDATES` at most are known in order."""
     assert serving.advice is not None
     advice, ranking = serving.advice, RANKINGS[serving.advice.by]
     candidates = _within_devices(advice)
     shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
     ranked = ranking.figure(has_rate=advice.rate_per_s is not None)
-    rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
+    rows = [_row(candidate) for candidate in shown[: min(top or SHOWN_CANDIDATES, SHOWN_CANDIDATES)]]
     columns = select_columns(
         "is_chosen",
         "gpu",
@@ -349,7 +350,7 @@ def _candidate_table(serving: Serving) -> Table:
         "replicas",
         "memory_bytes",
         "power_w",
-        *RANKED,
+        *(name for name in RANKED if name == ranked or any(row[name] is not None for row in rows)),
         *(["missed"] if any(row["missed"] for row in rows) else []),
         "is_on_front",
         drop=(

@@ -157,6 +157,14 @@ def test_incomplete_machines_are_refused(arguments, says):
     assert result.exit_code == 2 and says in result.stderr and "Traceback" not in result.output
 
 
+def test_ranked_strategies_are_cut_and_show_what_ranks_them():
+    asked = ("train", "vgg16", "--gpu", "p100-sxm2", "--link", "nvlink1-x4", "--workers", "4", "--advise")
+    by_time, by_energy = (run(*asked, by, "--top", "2").stdout for by in ("time", "joules"))
+    assert "Strategies, the best 2 of " in by_time
+    assert "kWh per million" in by_time.partition("not shown")[2]
+    assert "kWh per" in by_energy.partition("Strategies, the best 2 of ")[2].partition("not shown")[0]
+
+
 def test_message_gives_the_largest_batch_that_fits():
     def asked(batch_size):
         table = scaling("vgg16", gpu="k80-die", link="ethernet20", workers=[2], batch_size=batch_size)

@@ -124,6 +124,8 @@ def test_the_page_marks_the_choice_and_names_whose_prices_it_has(advised: Servin
     words = ["serve", "llama-3-8b", "--gpu", "l40s", "--rate", "2", "--tensor", "1", "--advise", "cost"]
     shown = CliRunner().invoke(main, [*words, "--num-requests", "60", "--output-tokens", "32"]).stdout
     assert "Deployments, the cheapest for 2 requests/s first" in shown and shown.count("\n*  l40s") == 1
+    document = advised.document(top=2)
+    assert len(next(one for one in document.content if isinstance(one, Table) and "Deployments" in one.title).rows) == 2
 
 
 def test_missed_objectives_are_named_with_the_nearest_deployment() -> None:
