@@ -16,7 +16,7 @@ from ..timing import TimeModel, Workload, describe_model
 from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Budget, make_budget
 from ..timing.notes import FASTER_THAN_BOUND, WIDE_INTERVAL, range_notes, setting_notes
-from ..timing.training import precision_notes
+from ..timing.training import execution_notes, precision_notes
 from ..units import format_si
 from .advise import StrategyAdvice, rank_by_energy
 from .advise import advise as compare_strategies
@@ -376,6 +376,7 @@ def _collect_notes(
         else:
             notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
     notes += precision_notes(job.workload)
+    notes += execution_notes(job.workload)
     too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
     if too_large:
         largest = job.model.largest_batch(job.workload, job.machine)

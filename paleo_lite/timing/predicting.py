@@ -14,7 +14,7 @@ from .models import PeakModel, TimeModel
 from .notes import faster_than_bound_note, notes_of
 from .prediction import Prediction
 from .terms import Terms
-from .training import assemble_step, micro_batch
+from .training import assemble_step, execution_notes, micro_batch
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -93,5 +93,6 @@ def _time_workload(workload: Workload, machine: Machine, model: TimeModel, stack
         notes=notes_of(workload, machine, model, terms),
     )
     if whole_step.training is None:
-        return prediction
+        notes = (*prediction.notes, *execution_notes(workload))
+        return msgspec.structs.replace(prediction, notes=notes)
     return assemble_step(prediction, whole_step, None if stack is None else stack.recomputed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..counting import Layer, Work
 from ..counting.kinds import gemm_of, is_attention, is_convolution
-from ..counting.work import passes_of
+from ..counting.work import MIXED_EXECUTIONS, passes_of
 from ..machines import Machine
 from ..units import element_bytes, format_si
 from .models import TimeModel
@@ -44,6 +44,7 @@ def assemble_step(passes: Prediction, workload: Workload, recomputed: NDArray[np
     """
     options, layers = workload.options, workload.layers
     micro_batch_size, notes = passes.batch_size, fine_tuning_notes(workload) + precision_notes(workload)
+    notes += execution_notes(workload)
     if _has_tensor_core_size_limits(workload, passes.machine):
         notes += tensor_core_notes(layers, workload.work, takes_tensor_cores(layers, micro_batch_size), passes.model)
     if recomputed is None:
@@ -117,6 +118,18 @@ def recomputed_fraction(workload: Workload) -> float:
     flops_by_pass = workload.work.column("flops", workload.phase, 1)
     forward = passes_of(workload.phase).index("forward")
     return float(flops_by_pass[forward, is_recomputed].sum() / flops_by_pass.sum())
+
+
+def execution_notes(workload: Workload) -> list[str]:
+    """Return a note on an execution that fuses no layers of a network, which is then timed as in eager execution."""
+    if workload.execution in ("eager", *MIXED_EXECUTIONS) or workload.engine is not None or not workload.has_layers:
+        return []
+    if not np.array_equal(workload.work.per_sample, workload.unfused_work.per_sample):
+        return []
+    return [
+        f"`--execution {workload.execution}` fuses no layers of {workload.network.name}, which take the time of eager "
+        "execution"
+    ]
 
 
 def precision_notes(workload: Workload) -> list[str]:

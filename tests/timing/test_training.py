@@ -328,3 +328,20 @@ def test_a_note_says_that_nothing_is_kept_in_32_bits(options: dict[str, object],
     assert said is None or said in notes[0]
     if not options:
         assert notes[0].endswith("16 bytes")
+
+
+def test_an_execution_that_fuses_nothing_says_so() -> None:
+    """Megatron-LM's fused kernels are of blocks of transformers: AlexNet has none of them."""
+    times, notes = [], []
+    for execution in ("eager", "megatron", "compiled"):
+        step = pl.train("alexnet", gpu="h100-sxm", execution=execution)
+        times.append(step.time_s)
+        notes.append([note for note in step.notes if "fuses no layers of alexnet" in note])
+    assert times[0] == times[1] != times[2]
+    assert notes == [
+        [],
+        ["`--execution megatron` fuses no layers of alexnet, which take the time of eager execution"],
+        [],
+    ]
+    table = pl.train("alexnet", gpu="h100-sxm", execution="megatron", workers=2)
+    assert any("fuses no layers" in note for note in table.notes)
