@@ -56,7 +56,7 @@ _NAMES = {"deepseek_v3 671b": "deepseek-v3", "llama4 17bx16e": "llama-4-scout", 
 _STRATEGIES = {"FSDP": "full-shard", "fully_shard": "full-shard", "HSDP": "hybrid-shard", "DDP": "ddp"}
 
 
-class _Step(NamedTuple):
+class _StepLine(NamedTuple):
     """The figures of a line; None where it has none."""
 
     number: float | None
@@ -70,11 +70,11 @@ class _Step(NamedTuple):
 def read_torchtitan(path: Path, findings: Findings) -> None:
     """Read the lines of torchtitan, whose tokens per second are those of one device."""
     _read_head(path, findings)
-    steps: list[_Step] = []
+    steps: list[_StepLine] = []
     for line in find_lines(path, ("tps:", "wps:"), findings):
         match = _STEP.search(line)
         if match:
-            steps.append(_Step(*(to_number(text) for text in match.groups())))
+            steps.append(_StepLine(*(to_number(text) for text in match.groups())))
     later = [step for step in steps if (step.number or 0) > 1]
     counted = later[1:] if len(later) > 2 else later or steps
     doubts: tuple[str, ...] = (
@@ -104,7 +104,7 @@ def read_torchtitan(path: Path, findings: Findings) -> None:
         findings.doubt("the head of the log, which says how the run is divided, is not in the file, or only partly")
 
 
-def _doubts_of_lines(steps: Sequence[_Step]) -> Iterator[str]:
+def _doubts_of_lines(steps: Sequence[_StepLine]) -> Iterator[str]:
     """Yield what no device does in the lines, and where they contradict each other."""
     for figure, percents in (
         ("an MFU", [step.mfu for step in steps]),
