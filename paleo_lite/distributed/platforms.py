@@ -425,7 +425,8 @@ def computers_with(device_id: str, devices: int) -> list[str]:
         if computer.device == device_id and (devices <= computer.devices_per_node or computer.between is not None)
     ]
     instances = [instance for cloud in list_clouds() for instance in cloud.instances if instance.device == device_id]
-    return names + [instance.name for instance in instances if instance.devices >= devices]
+    names += [instance.name for instance in instances if instance.devices >= devices]
+    return list(dict.fromkeys(names))
 
 
 def _computer_of_instance(instance: Instance) -> Computer:
