@@ -119,8 +119,9 @@ def fit_memory(
             if sharded is None:
                 continue
             total, largest_with_remedy, time_s = sharded
-            is_timed = prediction is not None and time_s is not None
-            time_ratio = time_s / prediction.time_s if is_timed else None  # type: ignore[operator, union-attr]
+            time_ratio = None
+            if prediction is not None and time_s is not None:
+                time_ratio = time_s / prediction.time_s
         else:
             total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
             total -= paged_out_bytes(candidate.workload, device)
