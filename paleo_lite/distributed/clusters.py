@@ -356,7 +356,7 @@ def condition_on_measurements(
         log_predicted = np.log([predict_times(ClusterScores(*draw[:4]), math.exp(draw[4])) for draw in draws])
         # Student's t with 4 degrees of freedom: with its heavy tails a failed run does not dominate the others.
         log_likelihood = -2.5 * np.log1p(((log_predicted - log_measured) / scatter) ** 2 / 4).sum(axis=1)
-        log_prior = -(draws[:, :4] ** 2).sum(axis=1) / 2 + _log_density(draws[:, 4], compute_deviation)
+        log_prior = -(draws[:, :4] ** 2).sum(axis=1) / 2 + _log_student_t(draws[:, 4], compute_deviation)
         log_proposal = np.logaddexp.reduce([proposal.log_density(draws) for proposal in proposals])
         log_weights = log_likelihood + log_prior - log_proposal
         weights = np.exp(log_weights - log_weights.max())
@@ -369,8 +369,11 @@ def condition_on_measurements(
     return ConditionedPrior(prior, draws[is_relevant], weights[is_relevant] / weights[is_relevant].sum())
 
 
-def _log_density(log_scale: Floats, deviation: float) -> Floats:
-    """Return the logarithm of the density of Student's t, up to a constant, with the 90% interval of `deviation`."""
+def _log_student_t(log_scale: Floats, deviation: float) -> Floats:
+    """Return the logarithm of the density of Student's t, up to a constant.
+
+    Its 90% interval is that of a normal distribution with this deviation.
+    """
     scaled = log_scale / (deviation * Z_90 / QUANTILES[0.9])
     density: Floats = -(_COMPUTE_DEGREES + 1) / 2 * np.log1p(scaled**2 / _COMPUTE_DEGREES)
     return density

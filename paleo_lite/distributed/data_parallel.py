@@ -158,9 +158,9 @@ def _make_gradient_buckets(
 def _make_sharded_buckets(
     job: Job, precision: str | None, bucket_bytes: float, overlap: bool
 ) -> tuple[Buckets, Floats, Floats]:
-    """Return the buckets of the backward pass where parameters are sharded.
+    """Return the buckets of the backward pass where parameters are sharded, and what they exchange.
 
-    With the bytes of gradients and of parameters in each, both of shape (buckets,). Frozen layers have no gradients.
+    That is the bytes of gradients and of parameters of each, both of shape (buckets,); frozen layers have no gradients.
     """
     gradients, parameters = gradient_bytes(job.workload, precision), stored_bytes(job.workload)
     sizes = np.where(gradients > 0, gradients, parameters)
