@@ -77,7 +77,7 @@ def generation_of(device: Device) -> str:
 
 def traits_of(device: Device, engine: str, form: str) -> CellTraits:
     """Return the traits of a cell on a device."""
-    memory = f"{device.vendor} {device.memory.type.rstrip('0123456789eXx')}"
+    memory = f"{device.vendor} {device.memory.family}"
     return CellTraits(engine, form, device.id, device.chip, generation_of(device), memory)
 
 

@@ -7,6 +7,7 @@ it. Figures are text with a unit (``"480 GB/s"``); the properties convert them t
 from __future__ import annotations
 
 import datetime
+from itertools import takewhile
 from typing import Literal, get_args
 
 import msgspec
@@ -162,7 +163,7 @@ INLINE_ECC_SHARE = 15 / 16
 class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Device memory: capacity and peak bandwidth, and where known bus width, pin rate and L2 cache."""
 
-    type: str
+    type: str  # as HBM3e, GDDR6X, or "LPDDR5X, shared with the CPU"
     capacity: SourcedFigure
     bandwidth: SourcedFigure
     bus: SourcedFigure | None = None
@@ -170,6 +171,11 @@ class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     l2: SourcedFigure | None = None
     inline_ecc: bool = False  # whether error correction, which is on by default, takes a sixteenth of the memory
     audit_exception: str = ""
+
+    @property
+    def family(self) -> str:
+        """Return the letters before the generation of the type: HBM, GDDR, LPDDR, DDR."""
+        return "".join(takewhile(str.isalpha, self.type))
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -76,7 +76,7 @@ CHIP_NODES_NM = {"GA100": 7.0, "Vega 20": 7.0}
 """Process nodes of chips that differ from their architecture's, by the beginning of the chip's name."""
 
 MEMORY_GROUPS = {"HBM": "HBM", "GDDR": "GDDR", "LPDDR": "HBM"}
-"""Group of the parameters by the beginning of the memory's type. No power of a device with LPDDR was available."""
+"""Group of the parameters by the family of the memory. No power of a device with LPDDR was available."""
 
 UNLIMITED_CLOCKS_HZ = {"Pascal": 1.81e9, "Turing": 1.94e9, "Ampere": 1.93e9, "Ada": 2.66e9, "Blackwell": 2.75e9}
 """Clock that boards for gaming and workstations hold while neither power nor temperature limits it, by architecture.
@@ -172,10 +172,7 @@ def node_nm_of(device: Device) -> float | None:
 
 def memory_group_of(device: Device) -> str:
     """Return the group of a device's memory; GDDR if its type is unknown."""
-    for kind, group in MEMORY_GROUPS.items():
-        if device.memory.type.upper().startswith(kind):
-            return group
-    return "GDDR"
+    return MEMORY_GROUPS.get(device.memory.family, "GDDR")
 
 
 def boost_fraction(device: Device, rate: PeakRate) -> float:

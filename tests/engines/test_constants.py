@@ -48,6 +48,23 @@ def test_traits_are_those_of_the_data_sheet() -> None:
     assert traits_of(find_device("l40s"), "sglang", "fp8") == l40s
 
 
+def test_devices_share_the_family_of_their_memory() -> None:
+    """One device was written HBM3E, another HBM3e: its kernels were those of a device without any relative."""
+    devices = [
+        "h200-nvl",
+        "h200-sxm",
+        "h100-pcie",
+        "b200",
+        "l40s",
+        "rtx-pro-6000",
+        "rtx3090",
+        "dgx-spark",
+        "jetson-thor",
+    ]
+    families = [traits_of(find_device(name), "vllm", "bf16").memory.split()[1] for name in devices]
+    assert families == ["HBM"] * 4 + ["GDDR"] * 3 + ["LPDDR"] * 2
+
+
 def test_a_generation_has_the_same_instructions() -> None:
     """Compute capability 10 of B200 and B300, 12 of RTX PRO 6000 (CUDA C++ Programming Guide, compute capabilities)."""
     generations = [generation_of(find_device(name)) for name in ("b200", "gb200", "b300", "rtx-pro-6000")]

@@ -20,9 +20,10 @@ from paleo_lite.machines import find_device
 
 BETTER = [
     ("gb200", "b200"), ("gb300", "gb200"), ("gb300", "b300"), ("b300", "b200"), ("b200", "h200-sxm"),
-    ("h200-sxm", "h100-sxm"), ("h100-sxm", "h100-pcie"), ("h200-sxm", "gh200"), ("h100-sxm", "l40s"),
-    ("rtx-pro-6000", "l40s"), ("b200", "rtx-pro-6000"), ("rtx-pro-6000", "rtx-pro-5000"), ("l40s", "l4"),
-    ("h100-sxm", "a100-sxm-80gb"), ("a100-sxm-80gb", "a100-sxm-40gb"), ("a100-sxm-80gb", "a40"), ("a40", "a10"),
+    ("h200-sxm", "h100-sxm"), ("h100-sxm", "h100-pcie"), ("h200-nvl", "h100-nvl"), ("h200-sxm", "gh200"),
+    ("h100-sxm", "l40s"), ("rtx-pro-6000", "l40s"), ("b200", "rtx-pro-6000"), ("rtx-pro-6000", "rtx-pro-5000"),
+    ("l40s", "l4"), ("h100-sxm", "a100-sxm-80gb"), ("a100-sxm-80gb", "a100-sxm-40gb"), ("a100-sxm-80gb", "a40"),
+    ("a40", "a10"),
 ]  # fmt: skip
 """Pairs of devices of which the first has no lower peak, bandwidth, clock or number of multiprocessors."""
 
