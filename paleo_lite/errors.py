@@ -6,6 +6,7 @@ caller can correct by changing the arguments: the command line exits with 2 for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from .text import clean_message
@@ -59,7 +60,7 @@ class UnknownName(UsageProblem):
     name : str
         The unknown name.
     near : list of str
-        Valid names that look similar, nearest first.
+        Valid names that begin with the unknown one, or else look similar, nearest first.
     """
 
     def __init__(
@@ -71,7 +72,8 @@ class UnknownName(UsageProblem):
         self.category = category
         self.name = name
         by_lower_case = {candidate.lower(): candidate for candidate in names}
-        matches = get_close_matches(name[:200].lower(), by_lower_case, n=4, cutoff=0.5)
+        matches = [candidate for candidate in sorted(by_lower_case, key=len) if _completes(candidate, name)][:4]
+        matches = matches or get_close_matches(name[:200].lower(), by_lower_case, n=4, cutoff=0.5)
         if not matches and len(name) > 1:
             matches = [candidate for candidate in by_lower_case if candidate.startswith(name[:200].lower())][:4]
         self.near = [by_lower_case[match] for match in matches]
@@ -90,6 +92,12 @@ class UnknownName(UsageProblem):
         if hint:
             message = f"{message} {hint}"
         super().__init__(message)
+
+
+def _completes(candidate: str, name: str) -> bool:
+    """Return whether a name in lower case has further words behind the given one, whatever separates words."""
+    letters = [re.escape(letter) for letter in name[:200].lower() if letter.isalnum()]
+    return bool(letters) and re.match(r"[^a-z0-9]?".join(letters) + "(?![a-z0-9])", candidate) is not None
 
 
 class AmbiguousName(UsageProblem):

@@ -31,6 +31,8 @@ ARGUMENTS = {
     [
         ("resnet5O", ["resnet50", "resnet101", "vgg16"], "resnet50", "did you mean resnet50 or resnet101?"),
         ("K40M", ["p100", "k40m"], "k40m", "did you mean k40m?"),
+        ("qwen3-30b", ["qwen3-30b-a3b", "qwen3-32b", "qwen3-8b"], "qwen3-30b-a3b", "did you mean qwen3-30b-a3b?"),
+        ("wan2.2", ["wan-2.1-14b", "wan-2.2-14b"], "wan-2.2-14b", "did you mean wan-2.2-14b?"),
         ("transformer", ["vgg16", "alexnet"], None, "valid names: alexnet, vgg16."),
         ("k80,K40m", ["k40m", "k80", "k40c"], None, "only one network is allowed here: use k80 or K40m."),
         ("transformer", [f"vgg{n}" for n in range(17)], None, "none of the 17 valid names is similar."),

@@ -29,6 +29,7 @@ from ..machines.prices import choose_price, price_of_group
 from ..own_machines.causes import KIND as LOCAL
 from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
+from ..serving.engine_model import choose_cache_format
 from ..serving.iteration import has_fitted_host, with_fitted_host
 from ..serving.learned import KIND as SERVER
 from ..serving.learned import engine_traits, learned_constants
@@ -55,10 +56,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         Language model as it decodes, and the draft network of speculative decoding, if there is one.
     precision : str or None
         Precision of the arithmetic; None for the one in which the engine multiplies weights of the format.
-    cache_format : str
-        Format of the KV cache.
     kv_cache : str or None
-        Format of the KV cache as it was given.
+        Format of the KV cache; None for the precision, but at least 16 bits.
     policy : str
         Engine, one of `paleo_lite.engines.records.SERVERS`.
     settings : dict
@@ -88,7 +87,6 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     decoder: Network
     draft: Network | None
     precision: str | None
-    cache_format: str
     kv_cache: str | None
     policy: str
     settings: dict[str, Any]
@@ -233,7 +231,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             notes += tuple(f"assumed: {assumption}" for assumption in topology.assumptions)
         if self.link is not None and group is not None and group.inside is not None:
             notes += joined_notes(machine.device, group.inside, division.tensor)
-        placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected, notes=notes)
+        cache_format = choose_cache_format(self.kv_cache, workload.precision)
+        placed = ModelOnDevice(workload, machine, model, group, cache_format, connected, notes=notes)
         if workload.engine is None:
             check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)
             if evidence is not None and SERVER in evidence.kinds:

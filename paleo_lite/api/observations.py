@@ -41,7 +41,6 @@ from ..serving.deployment import Deployment
 from ..serving.kernel_timer import KernelTimer
 from ..serving.learned import KIND as SERVER
 from ..serving.learned import engine_traits
-from ..serving.options import SimulationOptions
 from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division, ModelOnDevice
 from ..text import format_plural
@@ -366,9 +365,14 @@ def _deployment_of(answer: Serving, network: str, hardware_files: list[Path]) ->
          "receive_interval", "overhead_s")
     )  # fmt: skip
     deployments = Deployments(
-        find_decoder(network), None, answer.precision, answer.kv_cache, None, answer.engine, settings,
-        options=SimulationOptions(), hardware_files=hardware_files,
-    )  # fmt: skip
+        decoder=find_decoder(network),
+        draft=None,
+        precision=answer.precision,
+        kv_cache=answer.kv_cache,
+        policy=answer.engine,
+        settings=settings,
+        hardware_files=hardware_files,
+    )
     division = Division(answer.tensor, answer.pipeline, answer.expert_parallel, answer.attention_data_parallel)
     weights = None if answer.weights == answer.precision else answer.weights
     return deployments.make(find_device(answer.gpu, hardware_files), division, weights)

@@ -326,7 +326,6 @@ def make_deployment(question: Rl, devices: Devices) -> Deployment:
         decoder=decoder,
         draft=draft,
         precision=None if is_weights_only else precision or question.precision,
-        cache_format=kv_cache or "bf16",
         kv_cache=kv_cache,
         policy=question.engine or framework.engine,
         usual_sampling=GREEDY,

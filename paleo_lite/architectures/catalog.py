@@ -208,19 +208,14 @@ def _shipped_path(name: str) -> Path:
         hint = "'paleo-lite networks list' shows all."
         if name and file_exists(name, Path.exists):
             hint = f"The file of a network ends in {', '.join((*IMPORTERS, *MODELS))}."
-        pipelines = _pipelines_by_normalized_name()
-        if normalize_network_name(name) in pipelines:
+        from .pipelines.records import pipelines, pipelines_by_spelling, spelling_of  # imported only for messages
+
+        if spelling_of(name) in pipelines_by_spelling():
             raise BadValue(
                 f"{name} is a pipeline of several networks: `layers` answers for one at a time, `diffusion` for several"
             )
-        raise UnknownName("network", name, [*network_names(), *release_names(), *pipelines.values()], hint)
+        raise UnknownName("network", name, [*network_names(), *release_names(), *pipelines()], hint)
     return folder / f"{shipped_name}.json"
-
-
-def _pipelines_by_normalized_name() -> dict[str, str]:
-    from .pipelines.records import pipelines  # imported only for messages
-
-    return {normalize_network_name(name): name for name in pipelines()}
 
 
 def is_factory(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..architectures import Network
+from ..architectures.catalog import is_factory
 from ..errors import BadFile, BadValue, PaleoError, UnknownName
 from ..progress import report as report_progress
 from .option import Options, documented_spelling, options_of
@@ -143,7 +144,7 @@ def usual_precision(question: Any, gpu: Any) -> str:
     """Return the usual precision: of language models and pipelines the first half precision that the device has."""
     if is_pipeline(question.network):
         return half_precision(question, gpu)
-    is_name = isinstance(question.network, str) and ":" not in question.network
+    is_name = isinstance(question.network, str) and not is_factory(question.network)
     if not is_name and not isinstance(question.network, Network):
         return FULL_PRECISION  # of a count, or of a module of one's own, which would have to be traced twice
     from ..api.resolve import resolve_network, square_size
@@ -156,15 +157,14 @@ def usual_precision(question: Any, gpu: Any) -> str:
 
 def half_precision(question: Any, gpu: Any) -> str:
     """Return the first of the half precisions that a device has; fp32 if it has none."""
-    from ..serving.products import HALF_PRECISIONS, USUAL_PRECISION, has_units
+    from ..serving.products import USUAL_PRECISION, usual_half
 
     if gpu is None:  # of a topology or a platform, which are not older than the half precisions
         return USUAL_PRECISION
     from ..files import to_paths
     from ..machines import Machine, find_device
 
-    device = Machine.single_device(find_device(gpu, to_paths(question.hardware_files))).device
-    return next((name for name in HALF_PRECISIONS if has_units(device, name)), FULL_PRECISION)
+    return usual_half(Machine.single_device(find_device(gpu, to_paths(question.hardware_files))).device)
 
 
 def published_weights(question: Any) -> str | None:
@@ -173,7 +173,7 @@ def published_weights(question: Any) -> str | None:
     None for 16 bits, for a question that names a format or a precision, and for a checkpoint of one's own, which says
     what its weights are.
     """
-    is_name = isinstance(question.network, str) and ":" not in question.network
+    is_name = isinstance(question.network, str) and not is_factory(question.network)
     if question.weights is not None or question.precision is not None or not is_name:
         return None
     from ..api.resolve import resolve_network
@@ -257,7 +257,7 @@ def default_optimizer(question: Any) -> str:
     """Return the optimizer if none is given: AdamW of networks that read tokens and of denoisers."""
     if is_pipeline(question.network):
         return "adamw"
-    if isinstance(question.network, str) and ":" in question.network:
+    if isinstance(question.network, str) and is_factory(question.network):
         return "sgd"  # of a function of one's own, which would have to be called twice
     from ..timing.optimizers import default_optimizer as default_of
 

@@ -184,20 +184,21 @@ _OF_PICTURES = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_para
 def _check_pipeline(network: Any) -> None:
     """Check that a network is a pipeline."""
     from ..architectures.catalog import network_names
-    from ..architectures.pipelines.records import pipelines
+    from ..architectures.pipelines.records import pipelines, pipelines_by_spelling, spelling_of
     from ..architectures.pipelines.sampling import find_pipeline
 
     if not isinstance(network, str) or find_pipeline(network) is None:
-        begun = [name for name in pipelines() if isinstance(network, str) and name.startswith(network.lower())]
-        if begun:
-            raise UnknownName("pipeline", network, begun)
+        spelling = spelling_of(network) if isinstance(network, str) else ""
+        named = {record.name for known, record in pipelines_by_spelling().items() if known.startswith(spelling)}
+        if spelling and named:
+            raise UnknownName("pipeline", network, named)
         if isinstance(network, str) and network not in network_names():
             unknown = UnknownName("pipeline", network, pipelines(), lists_all=True)
             if unknown.near or (re.fullmatch(r"[\w.-]+", network) and not file_exists(network, Path.exists)):
                 raise unknown
-        named = network if isinstance(network, str) else quote_value(network)
+        shown = network if isinstance(network, str) and network else quote_value(network)
         raise BadValue(
-            f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b; {named} is not one: use `predict`, "
+            f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b; {shown} is not one: use `predict`, "
             "`train` or `local`"
         )
 

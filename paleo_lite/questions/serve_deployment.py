@@ -266,15 +266,12 @@ def _deployments(
     from ..engines.routing import parse_expert_load
     from ..files import to_paths
     from ..serving.drafts import heads_of
-    from ..serving.engine_model import choose_cache_format
     from ..serving.options import SimulationOptions, make_speculation
     from ..serving.pipeline import parse_stage_blocks
-    from ..serving.products import USUAL_PRECISION
     from ..timing.budget import parse_price
 
     options: Any = question
     length = speculation.get("tokens", 0)
-    kv_cache = None if options.engine in LOCAL_ENGINES else question.kv_cache
     price = question.price_usd_per_h
     evidence = evidence_of(question.calibration)
     if evidence is not None and options.engine not in LOCAL_ENGINES:
@@ -283,7 +280,6 @@ def _deployments(
         decoder=find_decoder(options.network),
         draft=find_draft(speculation.get("draft"), length),
         precision=precision,
-        cache_format=choose_cache_format(kv_cache, precision or USUAL_PRECISION),
         kv_cache=question.kv_cache,
         policy=options.engine,
         sampling=settings.get("sampling"),

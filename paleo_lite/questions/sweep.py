@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..architectures.catalog import is_factory
 from ..arguments import check_arguments
 from ..counting import GENERATION_PHASES
 from ..errors import BadValue, SequenceTooLong
@@ -338,7 +339,7 @@ def _is_of_space(question: Any) -> bool:
 
 def _is_module(network: str) -> bool:
     """Return whether a network is built by a function of the user's own code."""
-    return ":" in network and not network.startswith(("hf:", "timm:"))
+    return is_factory(network) and not network.startswith(("hf:", "timm:"))
 
 
 def _are_of_inference(precisions: list[str]) -> bool:

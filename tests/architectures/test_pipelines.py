@@ -190,6 +190,20 @@ def test_names_match_in_any_spelling() -> None:
     assert find_pipeline("resnet50") is None
 
 
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("stabilityai/stable-diffusion-xl-base-1.0", "sdxl"),
+        ("stable-diffusion-xl", "sdxl"),
+        ("runwayml/stable-diffusion-v1-5", "sd-1.5"),  # the repository moved to another owner
+        ("Stable Diffusion 1.5", "sd-1.5"),
+        ("Wan-AI/Wan2.2-T2V-A14B", "wan-2.2-14b"),
+    ],
+)
+def test_a_pipeline_has_the_names_of_its_repository(spelling: str, name: str) -> None:
+    assert find_pipeline(spelling) is pipelines()[name]
+
+
 @pytest.mark.parametrize("size, expected", [(1024, (1024, 1024)), ("1024", (1024, 1024)), ("1024x768", (1024, 768))])
 def test_a_size_is_width_by_height(size: int | str, expected: tuple[int, int]) -> None:
     assert parse_image_size(size) == expected

@@ -324,7 +324,7 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
         ("train flux.1-dev --gpu h100-sxm --frames 9", "flux.1-dev makes pictures: remove --frames"),
         ("train resnet50 --gpu h100-sxm --frames 9", "--frames is for pipelines such as flux.1-dev"),
         ("diffusion resnet50 --gpu t4", "needs a pipeline such as flux.1-dev"),
-        ("diffusion wan2.1-t2v-14b --gpu t4", "did you mean wan-2.2-14b, wan-2.1-14b"),
+        ("diffusion wan2.3-t2v-14b --gpu t4", "did you mean wan-2.2-14b, wan-2.1-14b"),
         ("local llama-3.1-8b", "give the device with `--gpu`"),
     ],
 )

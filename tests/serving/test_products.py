@@ -31,6 +31,22 @@ def test_products_are_in_8_bits_where_the_device_has_units_for_them(
     assert choose_precision(weights, find_device(device)) == precision
 
 
+@pytest.mark.parametrize(
+    ("device", "precision"), [("h100-sxm", "bf16"), ("v100-sxm2", "fp16"), ("k80", "fp32"), ("core-i9-14900k", "fp32")]
+)
+def test_a_server_computes_as_a_single_pass_in_the_first_precision_of_its_device(device: str, precision: str) -> None:
+    """vLLM's `--dtype auto` takes the first of bf16, fp16 and fp32 that the device supports; the cache has it, too."""
+    served = pl.serve("llama-3.2-1b", gpu=device, concurrency=1)
+    decoded = pl.predict("llama-3.2-1b", gpu=device, phase="decode")
+    assert (served.precision, served.weights, served.kv_cache, decoded.precision) == (precision,) * 4
+
+
+def test_a_name_in_ollamas_library_is_computed_as_its_network() -> None:
+    """Its colon is not that of a function of one's own, of whose network nothing is known before it is called."""
+    by_colon, by_name = (pl.predict(name, gpu="h100-sxm", phase="decode") for name in ("llama3.1:8b", "llama-3.1-8b"))
+    assert (by_colon.precision, by_colon.time_s) == (by_name.precision, by_name.time_s)
+
+
 def test_two_words_for_one_launch_command_have_one_answer() -> None:
     stored = pl.serve("llama-3-8b", gpu="h100-sxm", weights="fp8", **SHORT)
     computed = pl.serve("llama-3-8b", gpu="h100-sxm", precision="fp8", **SHORT)

@@ -5,6 +5,7 @@ The records are in ``models/diffusion/pipelines.toml``.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from msgspec import Meta
 
 from ...errors import BadDescriptor
 from ...files import read_typed, shipped_folder, typed
+from ..catalog import normalize_network_name
 
 FILE = Path("diffusion") / "pipelines.toml"
 _MAX_FILE_BYTES = 2**20
@@ -103,6 +105,26 @@ class _RecordsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def pipelines() -> dict[str, Pipeline]:
     """Return the shipped pipelines by name."""
     return read_pipelines(shipped_folder("models") / FILE)
+
+
+@cache
+def pipelines_by_spelling() -> dict[str, Pipeline]:
+    """Return the shipped pipelines by all their names without case and punctuation.
+
+    These are the name (``sd-1.5``), also with its abbreviation written out (``stable-diffusion-1.5``), and that of the
+    publisher's repository (``stable-diffusion-v1-5``).
+    """
+    by_spelling = {}
+    for name, pipeline in pipelines().items():
+        repository = pipeline.card.rpartition("/")[2].lower().removesuffix("diffusers")
+        for spelling in (repository, re.sub("^sd", "stable-diffusion", name), name):
+            by_spelling[normalize_network_name(spelling)] = pipeline
+    return by_spelling
+
+
+def spelling_of(name: str) -> str:
+    """Return the key of `pipelines_by_spelling` of a name, which may have the owner of a repository before it."""
+    return normalize_network_name(name.rpartition("/")[2].lower().removesuffix("diffusers"))
 
 
 def read_pipelines(path: Path) -> dict[str, Pipeline]:

@@ -14,10 +14,9 @@ import msgspec
 from ...errors import BadValue
 from ...files import file_exists, shipped_folder
 from ...units import check_integer
-from ..catalog import normalize_network_name
 from ..descriptor import COMPRESSED, decode_descriptor, read_bounded
 from ..network import Network, SequenceOptions
-from .records import Part, Pipeline, pipelines
+from .records import Part, Pipeline, pipelines, pipelines_by_spelling, spelling_of
 
 _MAX_STEPS = 10**4
 _MAX_IMAGES = 2**16
@@ -27,6 +26,8 @@ _MAX_PIXELS = 2**14
 
 def find_pipeline(name: str) -> Pipeline | None:
     """Return the pipeline with a name, in any case, with or without punctuation, or of a folder; None if there is none.
+
+    A name is one of `pipelines_by_spelling`, with or without the owner of its repository.
 
     Raise BadDescriptor if the pipeline of a folder is malformed or not known.
     """
@@ -39,8 +40,7 @@ def find_pipeline(name: str) -> Pipeline | None:
 
     if is_pipeline_folder(name):
         return read_pipeline_folder(name)
-    normalized = normalize_network_name(name)
-    return next((record for record in records.values() if normalize_network_name(record.name) == normalized), None)
+    return pipelines_by_spelling().get(spelling_of(name))
 
 
 def parse_image_size(size: int | str) -> tuple[int, int]:
