@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .text import clean_message
+from .text import clean_message, letters_and_digits
 
 _LISTED_AT_MOST = 16  # a longer list of valid names is not printed in full
 
@@ -96,8 +96,8 @@ class UnknownName(UsageProblem):
 
 def _completes(candidate: str, name: str) -> bool:
     """Return whether a name in lower case has further words behind the given one, whatever separates words."""
-    letters = [re.escape(letter) for letter in name[:200].lower() if letter.isalnum()]
-    return bool(letters) and re.match(r"[^a-z0-9]?".join(letters) + "(?![a-z0-9])", candidate) is not None
+    letters = letters_and_digits(name[:200])
+    return bool(letters) and re.match("[^a-z0-9]?".join(letters) + "(?![a-z0-9])", candidate) is not None
 
 
 class AmbiguousName(UsageProblem):

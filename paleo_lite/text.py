@@ -13,6 +13,11 @@ _FORMULA = re.compile(r"[=+\-@].")
 _MAKER_BEFORE_NAME = re.compile(r"^(?:nvidia|amd|apple|intel|tesla|geforce|quadro|instinct|radeon)+(?=.)")
 
 
+def letters_and_digits(name: str) -> str:
+    """Return a name without case and punctuation: ``ResNet-50`` and ``resnet50`` are the same network."""
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
 def format_plural(count: int, noun: str) -> str:
     """Return a count with its noun: ``1 kernel``, ``1,234 kernels``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

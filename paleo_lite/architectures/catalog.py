@@ -25,7 +25,7 @@ from ..files import (
     shipped_folder,
     version_of,
 )
-from ..text import natural_order
+from ..text import letters_and_digits, natural_order
 from ..units import check_integer
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
@@ -101,11 +101,6 @@ def networks_with_macs(
         if difference <= tolerance * macs:
             candidates.append((difference, len(path.stem), path.stem))
     return [name for _, _, name in sorted(candidates)]
-
-
-def normalize_network_name(name: str) -> str:
-    """Return a network name without case and punctuation: ``ResNet-50`` and ``resnet50`` are the same network."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def find_network(
@@ -197,8 +192,8 @@ def _shipped_path(name: str) -> Path:
     path = folder / f"{name}.json"
     if "/" not in name and file_exists(path):
         return path
-    by_normalized_name = {normalize_network_name(shipped): shipped for shipped in network_names()}
-    shipped_name = by_normalized_name.get(normalize_network_name(name))
+    by_normalized_name = {letters_and_digits(shipped): shipped for shipped in network_names()}
+    shipped_name = by_normalized_name.get(letters_and_digits(name))
     release = find_release(name) if shipped_name is None else None
     if release is not None:
         return release

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..counting import KINDS, Shape
 from ..errors import BadDescriptor
+from ..text import letters_and_digits
 from ..units import is_integer
 from .builder import Blob, Builder, Window, check_input_shape
 from .network import Network
@@ -87,7 +88,7 @@ class _PrototxtReader:
         """Add a layer of the file to the network, unless it belongs to another phase or is not counted."""
         name = str(last_value(message, "name", "unnamed"))
         layer_type = str(last_value(message, "type", ""))
-        kind = "".join(letter for letter in layer_type.lower() if letter.isalnum())
+        kind = letters_and_digits(layer_type)
         if not _in_training(message):
             return
         tops = [str(top) for top in message.get("top", [])]

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from ...errors import BadDescriptor
 from ...files import read_typed, shipped_folder, typed
-from ..catalog import normalize_network_name
+from ...text import letters_and_digits
 
 FILE = Path("diffusion") / "pipelines.toml"
 _MAX_FILE_BYTES = 2**20
@@ -118,13 +118,13 @@ def pipelines_by_spelling() -> dict[str, Pipeline]:
     for name, pipeline in pipelines().items():
         repository = pipeline.card.rpartition("/")[2].lower().removesuffix("diffusers")
         for spelling in (repository, re.sub("^sd", "stable-diffusion", name), name):
-            by_spelling[normalize_network_name(spelling)] = pipeline
+            by_spelling[letters_and_digits(spelling)] = pipeline
     return by_spelling
 
 
 def spelling_of(name: str) -> str:
     """Return the key of `pipelines_by_spelling` of a name, which may have the owner of a repository before it."""
-    return normalize_network_name(name.rpartition("/")[2].lower().removesuffix("diffusers"))
+    return letters_and_digits(name.rpartition("/")[2].lower().removesuffix("diffusers"))
 
 
 def read_pipelines(path: Path) -> dict[str, Pipeline]:
