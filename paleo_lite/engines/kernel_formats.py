@@ -35,6 +35,7 @@ KERNEL_FORMATS: dict[str, KernelFormat] = {
     # https://github.com/vllm-project/vllm/blob/v0.11.1/vllm/model_executor/layers/fused_moe/deep_gemm_utils.py).
     "fp8-block-tiles": KernelFormat("fp8-block", "fp8", empty_rows=127),
     "nvfp4": KernelFormat("nvfp4", "nvfp4"),
+    "w4a16": KernelFormat("nvfp4", "bf16"),
     "w8a8": KernelFormat("int8", "int8"),
     "int8": KernelFormat("int8", "bf16"),
     "w8a16": KernelFormat("fp8", "bf16"),
@@ -72,6 +73,7 @@ class Formats(msgspec.Struct, frozen=True):
 
 SIMILAR_FORMATS = {
     "fp8-block-tiles": "fp8-block", "w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16", "int4-int8": "w8a8",
+    "w4a16": "int4",
 }  # fmt: skip
 """Formats without tables, and those whose constants they use: narrower numbers are converted as they are read."""
 
@@ -118,16 +120,21 @@ def has_constants(device: Device) -> bool:
 def kernels_on(formats: Formats, device: Device) -> Formats:
     """Return the formats of kernels as a device's libraries have them.
 
+    On NVIDIA's GPUs without units for 4-bit floating point, engines convert such weights to 16 bits before a product
+    (Marlin's kernels: vllm/model_executor/layers/quantization/utils/marlin_utils_fp4.py; SGLang's pull request 19652).
+
     On Intel's GPUs the linear layers of vLLM with weights in int4 quantise their inputs to int8 and multiply integers:
     ``WoqLowpMode.INT8`` in vllm/model_executor/layers/quantization/ipex_quant.py, which says "to leverage instructions
     with better performance".
     """
-    if device.vendor != "Intel":
+    if device.vendor == "Intel":
+        instead, parts = {"int4": "int4-int8"}, ("projections", "feed_forward")
+    elif device.vendor == "NVIDIA" and all(peak.precision != "fp4" for peak in device.peaks):
+        instead, parts = {"nvfp4": "w4a16"}, ("projections", "feed_forward", "experts")
+    else:
         return formats
-    projections, feed_forward = (
-        "int4-int8" if name == "int4" else name for name in (formats.projections, formats.feed_forward)
-    )
-    return msgspec.structs.replace(formats, projections=projections, feed_forward=feed_forward)
+    names = {part: getattr(formats, part) for part in parts}
+    return msgspec.structs.replace(formats, **{part: instead.get(name, name) for part, name in names.items()})
 
 
 class PartFormats(NamedTuple):
@@ -160,7 +167,7 @@ def checkpoint_formats(precision: str, stored: PartFormats, kv_cache: str, devic
         if name == "int8":
             return "w8a8" if runs_narrow else "int8"
         if not runs_narrow:
-            name = {"fp8": "w8a16", "fp8-block": "w8a16", "nvfp4": "int4"}.get(name, name)
+            name = {"fp8": "w8a16", "fp8-block": "w8a16", "nvfp4": "w4a16"}.get(name, name)
         if name not in KERNEL_FORMATS:
             raise BadValue(f"engines have no kernels for weights in {name}; give --weights")
         return name

@@ -15,7 +15,7 @@ from ..engines.records import SERVERS
 from ..engines.records.record import HEAD, DraftWords, Launcher, NodeWords
 from ..formats import FORMATS
 from .drafts import find_published
-from .products import converts_weights
+from .products import FP4_WEIGHTS, converts_weights, has_units
 
 if TYPE_CHECKING:
     from .deployment import Deployment, PreparedDeployment
@@ -316,6 +316,9 @@ def why_not_launched(deployment: Deployment, role: str = "worker") -> str:
             f"{engine} computes products with weights in {on_device.workload.weights} in fp8 on {device.name}, which "
             "`serve` predicts without `--precision`"
         )
+    stored = on_device.workload.weights
+    if stored in FP4_WEIGHTS and not has_units(device, "fp4") and not launcher.converts_fp4:
+        return f"{engine} multiplies weights in {stored} in fp4, for which {device.name} has no units"
     cache = FORMATS[on_device.kv_cache]
     if cache.is_quantized and _plain_name(cache.name) not in launcher.kv_cache:
         return f"{engine} has no KV cache in {cache.name}; it has {', '.join(launcher.kv_cache)}"

@@ -18,6 +18,9 @@ _NARROW = {"fp8": "fp8", "fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp
 Engines read mxfp4 and integers beside activations in 16 bits, unless they are asked for more.
 """
 
+FP4_WEIGHTS = tuple(name for name, precision in _NARROW.items() if precision == "fp4")
+"""Formats of weights that are multiplied in 4-bit floating point."""
+
 
 def choose_precision(weights: str | None, device: Device, unit: str | None = None) -> str:
     """Return the precision of products with weights of a format, if the question names none.

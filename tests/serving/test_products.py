@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import find_device
 from paleo_lite.serving.products import choose_precision
 
@@ -75,6 +75,29 @@ def test_no_command_where_an_engine_cannot_convert_weights(device: str, engine: 
 def test_4_bit_floating_point_is_not_multiplied_in_16_bits() -> None:
     with pytest.raises(BadValue, match=r"in fp4 on B200 .*: leave `--precision bf16` out"):
         pl.serve("llama-3-8b", gpu="b200", precision="bf16", weights="nvfp4", **SHORT)
+
+
+@pytest.mark.parametrize("device", ["t4", "a100-sxm-80gb", "l40s", "h100-sxm"])
+def test_4_bit_floating_point_is_converted_where_the_device_has_no_units_for_it(device: str) -> None:
+    """By Marlin's kernels of vLLM and SGLang; 4 bits, and 8 of the scale of 16 numbers, are read instead of 16."""
+    narrow, wide = (pl.predict("llama-3.1-8b", gpu=device, phase="decode", weights=name) for name in ("nvfp4", None))
+    matrices_bytes = (8.03e9 - 128256 * 4096) * 2  # all but the embedding, of which a token reads a row (model card)
+    assert wide.bytes - narrow.bytes == pytest.approx(matrices_bytes * (1 - 4.5 / 16), rel=0.08)
+    assert narrow.precision == wide.precision and wide.time_s / 3.6 < narrow.time_s < wide.time_s
+
+
+def test_only_engines_that_convert_4_bit_floating_point_are_launched_with_it() -> None:
+    question = {"gpu": "h100-sxm", "weights": "nvfp4", **SHORT}
+    commands = {
+        engine: pl.serve("llama-3.1-8b", engine=engine, **question) for engine in ("vllm", "sglang", "tensorrt-llm")
+    }
+    assert [name for name, answer in commands.items() if answer.launch_command is None] == ["tensorrt-llm"]
+    assert (
+        "no launch command: tensorrt-llm multiplies weights in nvfp4 in fp4, for which H100 SXM5 80GB has no units"
+        in (commands["tensorrt-llm"].notes)
+    )
+    with pytest.raises(UnknownPrecision, match="Instinct MI300X has no fp4 peak"):
+        pl.serve("llama-3.1-8b", gpu="mi300x", weights="nvfp4", **SHORT)
 
 
 @pytest.mark.thorough

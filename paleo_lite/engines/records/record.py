@@ -161,6 +161,8 @@ class Launcher(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]  # documentation of the options
     # Variable that makes the engine convert 8-bit weights to 16 bits where it would multiply them; empty if none does.
     converts_weights: str = ""
+    # Whether the engine converts 4-bit floating point to 16 bits on GPUs of NVIDIA without units for it.
+    converts_fp4: bool = False
     stage_blocks: str = ""  # variable that states the blocks of every pipeline stage; empty if none does
     # How tokens are drafted in each way (`paleo_lite.serving.drafts`), of their number and the checkpoint of what
     # drafts.

@@ -118,6 +118,7 @@ SGLANG = Server(
         dynamo_worker="dynamo.sglang",
         dynamo_image="nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.4.0",
         converts_weights="SGLANG_FORCE_FP8_MARLIN=1",
+        converts_fp4=True,
         stage_blocks="SGLANG_PP_LAYER_PARTITION",
     ),
     local=None,

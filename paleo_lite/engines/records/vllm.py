@@ -157,6 +157,7 @@ VLLM = Server(
         dynamo_worker="dynamo.vllm",
         dynamo_image="nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.4.0",
         converts_weights="VLLM_TEST_FORCE_FP8_MARLIN=1",
+        converts_fp4=True,
         stage_blocks="VLLM_PP_LAYER_PARTITION",
     ),
     local=None,
