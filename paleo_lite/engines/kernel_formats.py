@@ -71,6 +71,9 @@ class Formats(msgspec.Struct, frozen=True):
         return (kernel.producer, self.of_product(kernel)) in self.quantising
 
 
+LIKE_KERNELS = {"gptq": "int4", "awq": "int4", "nf4": "int4", "fp4": "nvfp4", "mxfp8": "fp8"}
+"""Formats of weights that run in kernels of another one."""
+
 SIMILAR_FORMATS = {
     "fp8-block-tiles": "fp8-block", "w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16", "int4-int8": "w8a8",
     "w4a16": "int4",
@@ -127,14 +130,15 @@ def kernels_on(formats: Formats, device: Device) -> Formats:
     ``WoqLowpMode.INT8`` in vllm/model_executor/layers/quantization/ipex_quant.py, which says "to leverage instructions
     with better performance".
     """
+    parts = ["projections", "feed_forward"]
     if device.vendor == "Intel":
-        instead, parts = {"int4": "int4-int8"}, ("projections", "feed_forward")
+        named, instead = "int4", "int4-int8"
     elif device.vendor == "NVIDIA" and all(peak.precision != "fp4" for peak in device.peaks):
-        instead, parts = {"nvfp4": "w4a16"}, ("projections", "feed_forward", "experts")
+        named, instead = "nvfp4", "w4a16"
+        parts.append("experts")
     else:
         return formats
-    names = {part: getattr(formats, part) for part in parts}
-    return msgspec.structs.replace(formats, **{part: instead.get(name, name) for part, name in names.items()})
+    return msgspec.structs.replace(formats, **{part: instead for part in parts if getattr(formats, part) == named})
 
 
 class PartFormats(NamedTuple):
@@ -159,7 +163,7 @@ def checkpoint_formats(precision: str, stored: PartFormats, kv_cache: str, devic
     def of_part(name: str | None) -> str:
         if name is None:
             return plain
-        name = {"gptq": "int4", "awq": "int4", "nf4": "int4", "fp4": "nvfp4", "mxfp8": "fp8"}.get(name, name)
+        name = LIKE_KERNELS.get(name, name)
         operand_precision = FORMATS[name].precision
         runs_narrow = stored.has_narrow_activations and operand_precision in peaks
         if name == "mxfp4":
@@ -188,21 +192,22 @@ def choose_formats(
     """
     plain = precision if precision in ("fp16", "fp32", "tf32") else "bf16"
     name = weights or precision
-    if name == "fp4":
-        name = "nvfp4"
+    name = LIKE_KERNELS.get(name, name)
     if name == "fp8" and has_experts and precision == "fp8":
         name = "fp8-block"
     if precision == "int8" and name == "int8":
         name = "w8a8"
     if precision in ("bf16", "fp16") and name in ("fp8", "fp8-block", "int8"):
         name = "w8a16"  # 8 bits that are converted to 16 before the product
-    name = {"gptq": "int4", "awq": "int4", "nf4": "int4"}.get(name, name)
     if name == "mxfp4" and precision in ("fp4", "fp8"):
         name = "mxfp4-mxfp8"
     if name not in KERNEL_FORMATS:
-        format_names = ", ".join(sorted(KERNEL_FORMATS))
+        valid = ", ".join(stored for stored in FORMATS if stored in KERNEL_FORMATS or stored in LIKE_KERNELS)
+        stored = FORMATS.get(name)
+        elsewhere = "; `paleo-lite local` answers for it" if stored is not None and stored.mixture is not None else ""
         raise BadValue(
-            f"engines have no kernels for `--weights {weights}` with `--precision {precision}`: {format_names}"
+            f"engines of servers have no kernels for `--weights {weights}` with `--precision {precision}`: use {valid}"
+            f"{elsewhere}"
         )
     projections = feed_forward = experts = name
     if name in ("mxfp4", "mxfp4-mxfp8") or (name == "int4" and has_experts):

@@ -86,6 +86,12 @@ def test_4_bit_floating_point_is_converted_where_the_device_has_no_units_for_it(
     assert narrow.precision == wide.precision and wide.time_s / 3.6 < narrow.time_s < wide.time_s
 
 
+def test_8_bits_with_the_scales_of_mxfp8_run_in_the_kernels_of_fp8() -> None:
+    """Blackwell multiplies both with one instruction; a checkpoint's config already had these kernels."""
+    scaled, plain = (pl.predict("qwen3-30b-a3b", gpu="b200", phase="decode", weights=name) for name in ("mxfp8", "fp8"))
+    assert (scaled.precision, scaled.time_s) == (plain.precision, pytest.approx(plain.time_s, rel=0.05))
+
+
 def test_only_engines_that_convert_4_bit_floating_point_are_launched_with_it() -> None:
     question = {"gpu": "h100-sxm", "weights": "nvfp4", **SHORT}
     commands = {
