@@ -10,9 +10,8 @@ import msgspec
 
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine
-from ..result import Result
 from ..text import format_plural
-from ..timing.answer import COMMON_FIELDS, FIELDS_OF_ROWS, Answer, answer_json, as_json
+from ..timing.answer import FIELDS_OF_ROWS, Answer, TableAnswer, answer_json, as_json
 from ..timing.budget import Budget, TrainingRun, training_run
 from ..timing.models import TimeModel
 from ..timing.pipeline_prediction import PipelinePrediction
@@ -120,7 +119,7 @@ class PictureScaleRow(Answer, msgspec.Struct, frozen=True, eq=False):
         return self.prediction.fits
 
 
-class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
+class PictureScaling(TableAnswer, msgspec.Struct, frozen=True, eq=False):
     """A pipeline on several numbers of devices.
 
     Attributes
@@ -135,6 +134,41 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
 
     one: PipelinePrediction
     found: tuple[PictureScaleRow, ...]
+
+    @property
+    def network(self) -> str:
+        """Name of the pipeline."""
+        return self.one.network
+
+    @property
+    def gpu(self) -> str:
+        """ID of the device."""
+        return self.one.gpu
+
+    @property
+    def precision(self) -> str:
+        """Precision of the arithmetic."""
+        return self.one.precision
+
+    @property
+    def execution(self) -> str | None:
+        """Execution of the kernels."""
+        return self.one.execution
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether times are forecasts; otherwise they are bounds."""
+        return self.one.is_forecast
+
+    @property
+    def calibration(self) -> str | None:
+        """Label of the calibration of the model's parameters; None for models without."""
+        return self.one.calibration
+
+    @property
+    def answering_row(self) -> PictureScaleRow | None:
+        """The only row; None of several numbers of devices."""
+        return self.found[0] if len(self.found) == 1 else None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -177,15 +211,7 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON; of several numbers of devices, what differs between them is null."""
-        single_device, rows = self.one, self.rows()
-        answered = dict.fromkeys(COMMON_FIELDS) | {
-            name: as_json(getattr(single_device, name))
-            for name in ("network", "gpu", "precision", "execution", "is_forecast", "calibration", "version")
-        }
-        answered["notes"] = as_json(self.notes)
-        if len(rows) == 1:
-            answered |= {name: as_json(getattr(self.found[0], name)) for name in FIELDS_OF_ROWS}
-        return answer_json(answered, {**msgspec.structs.asdict(single_device.sampling), "rows": rows})
+        return answer_json(self.common_json(), {**msgspec.structs.asdict(self.one.sampling), "rows": self.rows()})
 
 
 def scale_pipeline(

@@ -282,7 +282,7 @@ def _make_table(
         assumptions=topology.assumptions if topology.workers > 1 else (),
         model=describe_model(job.model),
         is_forecast=job.model.is_forecast,
-        memory_bytes=device.reported_memory_bytes,
+        device_memory_bytes=device.reported_memory_bytes,
         rows=[msgspec.structs.replace(row, **of_all_rows) for row in advice.rows],
         images=budget.images,
         epochs=None if budget.images is None else budget.epochs,

@@ -8,13 +8,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..errors import BadValue
-from ..result import Result
-from ..timing.answer import FIELDS_OF_ROWS, Answer, answer_json, as_json
+from ..timing.answer import FIELDS_OF_ROWS, Answer, TableAnswer, answer_json, as_json
 from ..timing.budget import Budget, TrainingRun, training_run
 from ..timing.facility import Facility
 from ..timing.memory import RESERVE_BYTES
 from ..units import SECONDS_PER_HOUR, format_hours, format_si
-from ..version import __version__
 from .job import Step
 from .parallel_config import ParallelConfig
 
@@ -51,8 +49,11 @@ _TABLE_FIELDS = (
 )
 
 
-class ScaleTable(Result, msgspec.Struct, frozen=True):
+class ScaleTable(TableAnswer, msgspec.Struct, frozen=True):
     """Training or text generation on several numbers of devices, or with several strategies on one number.
+
+    Time, memory, power and cost of the table are those of the row that answers for it: of the only number of devices,
+    or of the best strategy that fits. They are None where `answering_row` is.
 
     Attributes
     ----------
@@ -68,7 +69,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         Descriptions of its links, with the bandwidth that they reach.
     model : str
         Description of the time model of computation.
-    memory_bytes : float or None
+    device_memory_bytes : float or None
         Memory of a device; None if it plays no part.
     rows : list of ScaleRow
         One row per number of workers, or per strategy.
@@ -105,7 +106,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     topology: str
     links: tuple[str, ...]
     model: str
-    memory_bytes: float | None
+    device_memory_bytes: float | None
     rows: list[ScaleRow]
     images: float | None = None
     epochs: float | None = None
@@ -139,7 +140,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     @property
     def usable_bytes(self) -> float | None:
         """Memory of a device without the reserve; None if the memory plays no part."""
-        return None if self.memory_bytes is None else self.memory_bytes - RESERVE_BYTES
+        return None if self.device_memory_bytes is None else self.device_memory_bytes - RESERVE_BYTES
 
     def with_deadline(self, seconds: float) -> ScaleTable:
         """Return the table with the rows that end in time marked, and a note that names the fewest devices.
@@ -176,18 +177,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON; what differs between rows is that of `answering_row`."""
-        row = self.answering_row
-        common = {
-            "network": self.network,
-            "gpu": self.gpu,
-            "precision": self.precision,
-            "execution": self.execution,
-            "is_forecast": self.is_forecast,
-            "calibration": self.calibration,
-            **{name: None if row is None else as_json(getattr(row, name)) for name in FIELDS_OF_ROWS},
-            "version": __version__,
-            "notes": [*self.assumptions, *self.notes],
-        }
+        common = {**self.common_json(), "notes": [*self.assumptions, *self.notes]}
         fields = {name: getattr(self, name) for name in _TABLE_FIELDS}
         if self.why:
             fitting = [row for row in self.rows if row.fits]

@@ -217,7 +217,7 @@ def paleo_table(
         topology=f"{request.link} between all workers, as in PALEO",
         links=(),
         model=f"PALEO, {revision} release, PPP {ppp:g}, of the link {ppp_comm:g}",
-        memory_bytes=None,
+        device_memory_bytes=None,
         rows=[msgspec.structs.replace(row, **budget.row_fields) for row in rows],
         images=budget.images,
         epochs=budget.epochs,

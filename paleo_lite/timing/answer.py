@@ -230,6 +230,86 @@ class Answer(Result):
         return self.with_common_fields({name: value for name, value in fields.items() if name not in COMMON_FIELDS})
 
 
+class TableAnswer(Result):
+    """Mixin for a table whose rows are answers: states what `COMMON_FIELDS` lists of the row that answers for all.
+
+    `FIELDS_OF_ROWS` are None where no row does. A subclass has `answering_row`, and what its rows have in common.
+    """
+
+    __slots__ = ()
+
+    version: ClassVar[str] = __version__
+
+    if TYPE_CHECKING:
+
+        @property
+        def answering_row(self) -> Answer | None: ...
+
+    @property
+    def devices(self) -> int | None:
+        """Number of devices."""
+        return None if self.answering_row is None else self.answering_row.devices
+
+    @property
+    def time_of(self) -> str | None:
+        """What `time_s` is the time of."""
+        return None if self.answering_row is None else self.answering_row.time_of
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of what `time_of` names."""
+        return None if self.answering_row is None else self.answering_row.time_s
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """90% interval of `time_s`; None for a bound."""
+        return None if self.answering_row is None else self.answering_row.interval
+
+    @property
+    def bound_s(self) -> float | None:
+        """Lower bound of `time_s` by data sheets; None if it was not computed."""
+        return None if self.answering_row is None else self.answering_row.bound_s
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """Samples or pictures per second of all devices."""
+        return None if self.answering_row is None else self.answering_row.throughput_per_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second of all devices; None for networks that read none."""
+        return None if self.answering_row is None else self.answering_row.tokens_per_s
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Peak memory of the device that needs most; None if unknown."""
+        return None if self.answering_row is None else self.answering_row.memory_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak fits into the memory of a device; None if unknown."""
+        return None if self.answering_row is None else self.answering_row.fits
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power of one device in watts; None if unknown."""
+        return None if self.answering_row is None else self.answering_row.power_w
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of all devices in joules for what `time_of` names; None if unknown."""
+        return None if self.answering_row is None else self.answering_row.energy_j
+
+    @property
+    def usd_per_million(self) -> float | None:
+        """US dollars of a million samples or pictures; None without a price."""
+        return None if self.answering_row is None else self.answering_row.usd_per_million
+
+    def common_json(self) -> dict[str, Any]:
+        """Return the common fields of the documented JSON."""
+        return {name: as_json(getattr(self, name)) for name in COMMON_FIELDS}
+
+
 def answer_json(common: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of an answer: `COMMON_FIELDS` in their order, with the fields of its kind before the last two."""
     first = {name: common[name] for name in COMMON_FIELDS if name not in _LAST}
