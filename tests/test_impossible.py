@@ -206,6 +206,8 @@ def narrower_weights_need_more(kind: str, choose: random.Random) -> str | None:
     wide, narrow = (formats[place] for place in sorted(choose.sample(range(len(formats)), 2)))
     if FORMATS[narrow].bits_per_number == FORMATS[wide].bits_per_number:
         return None
+    if wide in ("fp4", "nvfp4") and kind != "local":
+        return None  # of mixtures, integers in 4 bits are for the experts only, and these formats for all matrices
     less, more = (ask(kind, **options | {"weights": name}) for name in (narrow, wide))
     if less is None or more is None:
         return None
