@@ -89,8 +89,11 @@ def scale(
         bound = predict_step(bound_job, best_topology, best_settings, global_batch, strategy)
         fits = None if step.memory_bytes is None else step.memory_bytes <= available_bytes
         ideal_s = global_batch / single_worker_per_s / number
-        power_w, power_interval_w = _power_in_step(job, power, step, global_batch // number)
-        step = msgspec.structs.replace(step, recomputed_fraction=step.recomputed_fraction or recomputed)
+        activity = _activity(job, step, global_batch // number)
+        power_w, power_interval_w = _power_in_step(job, power, step, activity)
+        step = msgspec.structs.replace(
+            step, activity=activity, recomputed_fraction=step.recomputed_fraction or recomputed
+        )
         step_fields = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
             **step_fields,
@@ -127,12 +130,12 @@ def _flops_of_samples(job: Job, samples: int) -> float:
 
 
 def _power_in_step(
-    job: Job, power: Power | None, step: Step, samples: int
+    job: Job, power: Power | None, step: Step, activity: Activity
 ) -> tuple[float | None, tuple[float, float] | None]:
     """Return the average power of a device in a step and its interval; the rated power alone without a model of it."""
     if power is None:
         return job.machine.device.power_w, None
-    shares = _activity(job, step, samples).shares_of(step.time_s)
+    shares = activity.shares_of(step.time_s)
     low_w, high_w = power.interval_w(shares)
     return float(power.watts(shares)), (float(low_w), float(high_w))
 

@@ -41,6 +41,14 @@ def test_what_differs_between_numbers_of_devices_is_in_the_rows() -> None:
     assert [row["devices"] for row in table["rows"]] == [1, 2] and all(row["time_s"] > 0 for row in table["rows"])
 
 
+def test_the_power_of_a_row_is_that_of_its_shares() -> None:
+    row = pl.train("llama-3.1-8b", gpu="h100-sxm", workers=8).rows[0]
+    assert 0 < row.shares.arithmetic + row.shares.memory <= 1 + 1e-9
+    assert (
+        pl.train("llama-3.1-8b", gpu="h100-sxm", workers=8, link="ethernet10").rows[0].shares.links > row.shares.links
+    )
+
+
 def test_compared_strategies_answer_with_the_best() -> None:
     table = pl.train("resnet50", gpu="v100-sxm2", workers=4, advise="time").to_dict()
     best = next(row for row in table["rows"] if row["strategy"] == table["best"])
