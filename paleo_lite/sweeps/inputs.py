@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -29,16 +31,30 @@ def shared_inputs() -> dict[str, str]:
     hashes = {"the version of paleo-lite": __version__}
     for name in SHIPPED:
         folder = shipped_folder(name)
-        digest = hashlib.sha256()
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
-        hashes[f"the shipped {name}"] = digest.hexdigest()
+        hashes[f"the shipped {name}"] = _hash_of_folder(folder, _stamps_in(folder))
     for library in LIBRARIES:
         try:
             hashes[f"the version of {library}"] = version(library)
         except PackageNotFoundError:
             hashes[f"the version of {library}"] = "none"
     return hashes
+
+
+def _stamps_in(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return the path below a folder, the time of the last change and the size of each file in it, in order."""
+    paths = sorted(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)  # noqa: PTH118
+    stamps = ((path, os.stat(path)) for path in paths)  # noqa: PTH116
+    start = len(str(folder)) + 1
+    return tuple((path[start:], status.st_mtime_ns, status.st_size) for path, status in stamps)
+
+
+@lru_cache(2 * len(SHIPPED))
+def _hash_of_folder(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> str:
+    """Return a hash of the names and contents of files, which are read again once one of them has changed."""
+    digest = hashlib.sha256()
+    for name, _, _ in stamps:
+        digest.update(f"{name}\0".encode() + (folder / name).read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def files_of_network(name: str) -> list[Path]:

@@ -163,6 +163,20 @@ def test_shipped_data_and_versions_count(monkeypatch, tmp_path):
     assert changed == before.keys() - {"the version of paleo-lite"}
 
 
+def test_shipped_data_that_is_edited_counts_again(monkeypatch, tmp_path):
+    """The hash of a folder is kept while its files stay as they are."""
+    monkeypatch.setattr(inputs, "shipped_folder", lambda name: tmp_path)
+    (tmp_path / "deeper").mkdir()
+    file = tmp_path / "deeper" / "links.toml"
+    hashes = set()
+    for text in ("", "a = 1", "a = 23"):
+        file.write_text(text)
+        hashes.add(shared_inputs()["the shipped hardware"])
+    file.rename(tmp_path / "deeper" / "other.toml")
+    hashes.add(shared_inputs()["the shipped hardware"])
+    assert len(hashes) == 4
+
+
 def read_times(output: Path) -> list[float]:
     with output.open() as file:
         return [float(row["time_s"]) for row in csv.DictReader(file)]
