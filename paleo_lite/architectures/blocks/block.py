@@ -348,6 +348,7 @@ def _copy_block(tape: Tape, template: _BuiltBlock, name: str, number: int, x: Bl
     """Add the layers of a template under another name, which read another input, and return the output."""
     shift = len(tape.layers) - template.first
     old_end = len(template.name)
+    places: dict[Place, Place] = {}  # from those of the template to those of the copy, which layers of a module share
 
     def rename(old: str) -> str:
         return name + old[old_end:] if old.startswith(template.name) else old
@@ -359,12 +360,25 @@ def _copy_block(tape: Tape, template: _BuiltBlock, name: str, number: int, x: Bl
 
     copies = []
     for layer in template.layers:
-        place = layer.place
-        place = Place(
-            place.role, rename(place.owner), name, number, rename(place.part), rename(place.module), place.matrix
+        old = layer.place
+        place = places.get(old)
+        if place is None:
+            place = Place(old.role, rename(old.owner), name, number, rename(old.part), rename(old.module), old.matrix)
+            places[old] = place
+        copies.append(
+            Layer(  # in a third of the time of `_replace`
+                rename(layer.name),
+                layer.kind,
+                layer.inputs,
+                layer.outputs,
+                layer.weights,
+                tuple([move(parent) for parent in layer.parents]),
+                layer.parameters,
+                layer.attributes,
+                layer.origin,
+                place,
+            )
         )
-        parents = tuple([move(parent) for parent in layer.parents])
-        copies.append(layer._replace(name=rename(layer.name), parents=parents, place=place))
     tape.extend(copies)
     for window, (key, value) in template.stored.items():
         moved = key._replace(parent=move(key.parent)), value._replace(parent=move(value.parent))
