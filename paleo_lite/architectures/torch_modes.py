@@ -318,6 +318,14 @@ class OperationRecorder(TorchDispatchMode):
         self.call_form = "function"
         self.supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing is compiled under this mode.
+
+        Otherwise torch wraps `__torch_dispatch__`, and imports its compiler, a second of work, on the first operation.
+        """
+        return False
+
     @contextmanager
     def record_as(self, call_form: str) -> Iterator[None]:
         """Record operations as parts of a call of the given form, or do not record them if it is empty."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import inspect
 import random
 import threading
 
@@ -27,6 +28,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from paleo_lite.architectures.inputs import Values  # noqa: E402
+from paleo_lite.architectures.torch_modes import OperationRecorder  # noqa: E402
 from paleo_lite.architectures.trace import trace  # noqa: E402
 from paleo_lite.counting import CONSTANT, INPUT, count  # noqa: E402
 from paleo_lite.errors import TraceFailed  # noqa: E402
@@ -351,6 +353,12 @@ def test_an_added_operand_has_a_gradient_only_where_a_parameter_lies_behind():
     assert (macs(network), macs(network, "backward")) == (432, 0)
     network = trace(Net(lambda self, x: torch.addmm(self.a(x), x, x) @ x, a=linear(6)), (6, 6))
     assert macs(network, "backward") == 216 + 216  # the last product's left side, and the weight
+
+
+def test_operations_are_recorded_without_the_compiler():
+    """torch wraps the dispatch of a mode in a function that imports the compiler, unless the mode opts out."""
+    dispatch = OperationRecorder.__torch_dispatch__
+    assert inspect.unwrap(dispatch) is dispatch
 
 
 def test_a_module_that_was_compiled_runs_as_written():
