@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from ..timing.answer import Answer
-from ..timing.intervals import Z_90
 from .candidates import DeploymentAdvice
 from .classes import ClassAnswer, RequestClass, answer_classes
 from .deployment import Deployment, PreparedDeployment
@@ -28,9 +27,10 @@ from .figures import (
     widen,
 )
 from .kernel_timer import KernelTime, time_decode_kernels
+from .latencies import Latencies, join_latencies, simulate_causes, summarize_latencies
 from .launch import launch, to_launch
 from .notes import front_end_notes, mean_context, notes_of, rounds_notes, short_run_notes, unsteady_notes
-from .outcomes import request_latencies, share_within, summarize
+from .outcomes import share_within
 from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
 from .requests import Traffic
@@ -249,7 +249,7 @@ class _AtLevel(NamedTuple):
 
     simulated: Simulated
     span: MeasuredSpan  # in which throughputs are measured
-    latencies: dict[str, dict[str, float | None]]  # mean and quantiles of each of `LATENCIES`
+    latencies: Latencies
     figures: dict[str, float | None]
 
 
@@ -278,6 +278,7 @@ def answer(
     }
     simulated = expected.simulated
     outcomes = {level: at_level.simulated.outcomes for level, at_level in at_levels.items()}
+    causes = simulate_causes(prepared, traffic, {level: at_level.latencies for level, at_level in at_levels.items()})
     refused = {level: _refused_classes(traffic, at_level.simulated) for level, at_level in at_levels.items()}
     on_device = deployment.on_device
     timer = deployment.timer
@@ -307,7 +308,7 @@ def answer(
         requests=len(traffic),
         shortened_requests=traffic.shortened_requests,
         duration_s=whole_span(simulated.outcomes).seconds,
-        latencies=_latencies_of(list(at_levels.values()), prepared.latency_deviations),
+        latencies=join_latencies(expected.latencies, causes, prepared.latency_deviations),
         figures=_figures_of(at_levels, deployment, traffic),
         weights_bytes=prepared.room.weights_bytes,
         activations_bytes=prepared.room.activations_bytes,
@@ -375,7 +376,7 @@ def _simulate_level(
 ) -> _AtLevel:
     """Return what requests experience at one level of the iteration times."""
     simulated = prepared.simulate(traffic, level)
-    latencies = {name: summarize(values) for name, values in request_latencies(simulated.outcomes).items()}
+    latencies = summarize_latencies(simulated)
     refuses = prepared.deployment.admission is not None  # so that no queue grows without end
     # With refusals answers end in rounds: a part of the run may hold more of them than the rest.
     rate_per_s = None if refuses or has_steady_part is False else traffic.rate_per_s
@@ -391,16 +392,6 @@ def _simulate_level(
 def _refused_classes(traffic: Traffic, simulated: Simulated) -> list[int]:
     """Return the class of each request that is refused."""
     return [] if traffic.classes is None else traffic.classes[list(simulated.refused)].tolist()
-
-
-def _latencies_of(levels: Sequence[_AtLevel], deviations: dict[str, float]) -> dict[str, dict[str, Figure]]:
-    """Return the latencies with intervals, to which deviations of their logarithms beside those of the levels add."""
-    latencies: dict[str, dict[str, Figure]] = {}
-    for name, parts in levels[0].latencies.items():
-        added = Z_90 * deviations.get(name, 0.0)
-        figures = {part: make_figure([level.latencies[name][part] for level in levels]) for part in parts}
-        latencies[name] = {part: widen(figure, below=added, above=added) for part, figure in figures.items()}
-    return latencies
 
 
 def _figures_of(levels: dict[str, _AtLevel], deployment: Deployment, traffic: Traffic) -> dict[str, Figure]:

@@ -370,11 +370,18 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         """Simulate all replicas at one of `LEVELS`; an outcome per replica that decodes."""
         return self.simulate(traffic, level, answers).outcomes
 
-    def simulate(self, traffic: Traffic, level: str = "expected", answers: int | None = None) -> Simulated:
+    def simulate(
+        self,
+        traffic: Traffic,
+        level: str = "expected",
+        answers: int | None = None,
+        prefill_level: str | None = None,  # level of the pool of prompts, where it is another one
+    ) -> Simulated:
         """Simulate all replicas at one of `LEVELS`, as one deployment or alone up to the first answers of each."""
         if self.prefill is not None:
-            transfer = self.transfer.times(HANDOVER_ENDS.get(level, 1.0))
-            return run_split(traffic, self.prefill.pool(level), self.pool(level), transfer, answers)
+            of_prompts = level if prefill_level is None else prefill_level
+            transfer = self.transfer.times(HANDOVER_ENDS.get(of_prompts, 1.0))
+            return run_split(traffic, self.prefill.pool(of_prompts), self.pool(level), transfer, answers)
         elasticity = self.deployment.elasticity
         if elasticity is not None:
             return run_elastic(

@@ -152,6 +152,12 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             return 0
         return int((self.output_tokens[self.left_out] < self.output_tokens[~self.left_out].max()).sum())
 
+    def in_step(self) -> Traffic | None:
+        """Return the requests with no answer shortened, so that users stay in step; None if none is shortened."""
+        if not self.shortened_requests:
+            return None
+        return msgspec.structs.replace(self, output_tokens=np.full_like(self.output_tokens, self.output_tokens.max()))
+
     @property
     def counted(self) -> Ints:
         """Numbers of the requests that latencies count: first answers of users who drift apart are shorter."""

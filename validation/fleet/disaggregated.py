@@ -23,6 +23,8 @@ from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.deployment import PreparedDeployment
 from paleo_lite.serving.drafts import acceptance_of
+from paleo_lite.serving.figures import make_figure, widen
+from paleo_lite.serving.latencies import POOL_ENDS, join_causes
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.requests import Traffic, generate_traffic
@@ -138,18 +140,26 @@ class PreparedRecipe(NamedTuple):
         """Return expected times with their intervals."""
         expected = self.expected()
         compared = _times_of(*self._simulate("expected", SIMULATED_ROUNDS), rounds=ROUNDS_OF_ENDS)
-        at_ends = [_times_of(*self._simulate(level, ROUNDS_OF_ENDS)) for level in ("low", "high")]
+        causes = [
+            [_times_of(*self._simulate(level, ROUNDS_OF_ENDS, prompts)) for level, prompts in ends]
+            for ends in POOL_ENDS
+        ]
         deviations = self.prepared.deployment.timer.latency_deviations
-        ends = []
+        forecasts = []
         for figure, name in enumerate(("ttft_s", "tpot_s")):
-            value, beside = expected[figure], Z_90 * deviations.get(name, 0.0)
-            below, above = (np.hypot(np.log(end[figure] / compared[figure]), beside) for end in at_ends)
-            ends.append((float(value * np.exp(-below)), value, float(value * np.exp(above))))
-        return SplitForecast(*ends)
+            of_causes = [make_figure([low[figure], compared[figure], high[figure]]) for low, high in causes]
+            beside = Z_90 * deviations.get(name, 0.0)
+            joint = widen(join_causes(of_causes), below=beside, above=beside)
+            assert joint.value and joint.low and joint.high
+            scale = expected[figure] / joint.value
+            forecasts.append((joint.low * scale, expected[figure], joint.high * scale))
+        return SplitForecast(*forecasts)
 
-    def _simulate(self, level: str, rounds: int) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    def _simulate(
+        self, level: str, rounds: int, prefill_level: str | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
         """Return the times to the first token in the order of arrival, those per token, and the number of users."""
-        simulated = self.prepared.simulate(_traffic(self.recipe, rounds), level)
+        simulated = self.prepared.simulate(_traffic(self.recipe, rounds), level, prefill_level=prefill_level)
         latencies = request_latencies(simulated.outcomes)
         order = np.argsort(np.concatenate([outcome.arrival_s for outcome in simulated.outcomes]), kind="stable")
         return latencies["ttft_s"][order], latencies["tpot_s"][order], self.recipe.concurrency

@@ -1,0 +1,84 @@
+"""Latencies under traffic with their intervals, from simulations in which one cause at a time is at an end of its own.
+
+Iterations of a replica are off in the same direction, since they share device and model. Those of two split pools are
+not: prompts are limited by arithmetic, decoding by memory. With N users, whose requests take the pools in turn, a first
+token comes N times the time per prompt of the pool after the one before, less the time of the answer: where the pools
+are nearly balanced, a small error of either makes the wait several times longer or shorter.
+
+Users of a closed loop whose lengths are all equal may be anywhere between evenly spread and in step, in which every
+prompt waits for those of all others. Clients differ in this, and forecasts are nearer to the former.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ..timing.intervals import Z_90
+from .deployment import PreparedDeployment
+from .figures import Figure, make_figure, widen
+from .outcomes import request_latencies, summarize
+from .pools import Simulated
+from .requests import Traffic
+
+Latencies = Mapping[str, Mapping[str, float | None]]
+"""Mean and quantiles of each of `outcomes.LATENCIES`."""
+
+POOL_ENDS = ((("low", "expected"), ("high", "expected")), (("expected", "low"), ("expected", "high")))
+"""Levels of the pool that decodes and of the one that computes prompts, at the ends of each of them."""
+
+
+def summarize_latencies(simulated: Simulated) -> Latencies:
+    """Return the latencies of a simulation."""
+    return {name: summarize(values) for name, values in request_latencies(simulated.outcomes).items()}
+
+
+def simulate_causes(
+    prepared: PreparedDeployment,
+    traffic: Traffic,
+    at_levels: Mapping[str, Latencies],  # latencies at each level of the iteration times, of both pools together
+) -> list[tuple[Latencies, Latencies]]:
+    """Return the latencies at the ends of each cause; none where the time model gives no interval."""
+    if len(at_levels) == 1:
+        return []
+    causes = [(at_levels["low"], at_levels["high"])]
+    if prepared.prefill is not None:
+        causes = []
+        for ends in POOL_ENDS:
+            low, high = (
+                summarize_latencies(prepared.simulate(traffic, level, prefill_level=prefill_level))
+                for level, prefill_level in ends
+            )
+            causes.append((low, high))
+    in_step = traffic.in_step()
+    if in_step is not None:
+        latencies = summarize_latencies(prepared.simulate(in_step))
+        causes.append((latencies, latencies))
+    return causes
+
+
+def join_latencies(
+    expected: Latencies, causes: Sequence[tuple[Latencies, Latencies]], deviations: Mapping[str, float]
+) -> dict[str, dict[str, Figure]]:
+    """Return the latencies with intervals of all causes, and of deviations of their logarithms beside these."""
+    joint: dict[str, dict[str, Figure]] = {}
+    for name, parts in expected.items():
+        added = Z_90 * deviations.get(name, 0.0)
+        joint[name] = {}
+        for part, value in parts.items():
+            of_causes = [make_figure([low[name][part], value, high[name][part]]) for low, high in causes]
+            figure = join_causes(of_causes or [make_figure([value])])
+            joint[name][part] = widen(figure, below=added, above=added)
+    return joint
+
+
+def join_causes(figures: Sequence[Figure]) -> Figure:
+    """Return a figure whose interval is that of several independent causes, each of which gives one of its own."""
+    joint, *others = figures
+    for other in others:
+        if joint.value and joint.low and other.low and other.high is not None:
+            joint = widen(joint, below=math.log(joint.value / other.low), above=math.log(other.high / joint.value))
+        else:  # there are no logarithms: no narrower than each
+            ends = [end for figure in (joint, other) for end in (figure.low, figure.high) if end is not None]
+            joint = Figure(joint.value, min(ends, default=None), max(ends, default=None))
+    return joint

@@ -1,0 +1,80 @@
+"""Intervals of latencies: the causes that they join, of split pools and of users in step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.figures import Figure
+from paleo_lite.serving.latencies import join_causes, join_latencies, simulate_causes, summarize_latencies
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import generate_traffic
+
+
+def test_logarithms_of_causes_add_up_in_quadrature() -> None:
+    joint = join_causes([Figure(6.0, 2.0, 12.0), Figure(6.0, 3.0, 18.0)])
+    ratio = math.exp(math.hypot(math.log(2), math.log(3)))
+    assert joint.value == 6.0
+    assert (joint.low, joint.high) == (pytest.approx(6 / ratio), pytest.approx(6 * ratio))
+
+
+def test_without_logarithms_an_interval_is_no_narrower_than_those_of_its_causes() -> None:
+    """Requests that do not wait, and would if iterations were slower."""
+    assert join_causes([Figure(0.0, 0.0, 1.0), Figure(0.0, 0.0, 3.0)]) == Figure(0.0, 0.0, 3.0)
+    assert join_causes([Figure(2.0, 1.0, 3.0), Figure(2.0, 0.0, 2.5)]) == Figure(2.0, 0.0, 3.0)
+    assert join_causes([Figure(None), Figure(None)]) == Figure(None)
+
+
+@pytest.fixture
+def split(deployment: Deployment) -> Deployment:
+    """A prefill replica and one that decodes."""
+    return msgspec.structs.replace(deployment, prefill=deployment)
+
+
+def test_first_tokens_are_less_certain_than_if_both_pools_were_off_in_the_same_direction(split: Deployment) -> None:
+    """Of N users, a first token comes N prompts after the one before, less the answer between them (Little's law).
+
+    So prompts that take longer make the wait longer in a higher proportion, and answers that take longer make it
+    shorter.
+    """
+    users, answer = 64, 100
+    traffic = generate_traffic(Lengths(2000), Lengths(answer), count=10 * users, concurrency=users)
+    prepared = split.prepare(traffic)
+    at_levels = {level: summarize_latencies(prepared.simulate(traffic, level)) for level in prepared.levels}
+    causes = simulate_causes(prepared, traffic, at_levels)
+    together, of_answers, of_prompts = (
+        [(latencies["ttft_s"]["mean"] or 0.0) for latencies in ends]
+        for ends in ((at_levels["low"], at_levels["high"]), *causes[:2])
+    )
+    assert of_answers[1] < of_answers[0]
+    assert of_prompts[1] / of_prompts[0] > 1.2 * together[1] / together[0]
+    joint = join_latencies(at_levels["expected"], causes, {})["ttft_s"]["mean"]
+    assert joint.low is not None and joint.low < together[0]
+    assert joint.high is not None and joint.high > together[1]
+
+
+CLOSED: dict[str, Any] = {"gpu": "h100-sxm", "concurrency": 16, "input_tokens": 2048}
+
+
+def test_users_of_equal_lengths_may_be_in_step(deployment: Deployment) -> None:
+    """Then each of 16 prompts waits for half of the others in the mean, and the interval reaches that far."""
+    answer = pl.serve("llama-3-8b", **CLOSED, output_tokens=256)
+    figure = answer.latencies["ttft_s"]["mean"]
+    prompt_s = pl.predict("llama-3-8b", gpu="h100-sxm", phase="prefill", batch_size=1, sequence_length=2048).time_s
+    assert figure.value is not None and figure.high is not None and prompt_s is not None
+    assert figure.value < 8 * prompt_s < figure.high
+
+
+def test_users_whose_lengths_differ_are_not_in_step() -> None:
+    drawn = generate_traffic(Lengths(2048), Lengths(256, 64), count=64, concurrency=16)
+    equal = generate_traffic(Lengths(2048), Lengths(256), count=64, concurrency=16)
+    waiting = generate_traffic(Lengths(2048), Lengths(256), count=64, concurrency=16, drift_apart=False)
+    assert drawn.in_step() is None
+    assert waiting.in_step() is None, "an engine that computes all waiting prompts first keeps its users in step"
+    in_step = equal.in_step()
+    assert in_step is not None and set(in_step.output_tokens.tolist()) == {256}
