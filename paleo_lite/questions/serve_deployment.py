@@ -291,6 +291,8 @@ def _deployments(
             "block_tokens": settings.get("block-size"),
             "memory_fraction": options.memory_fraction,
             "receive_interval": settings.get("receive-interval"),
+            "gather_iterations": settings.get("batch-wait-iterations"),
+            "gather_share": settings.get("batch-wait-share"),
             "overhead_s": settings.get("overhead"),
         },
         expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),

@@ -58,6 +58,8 @@ ENGINE_SETTINGS = KeyValues(
     {
         "block-size": INTEGER,
         "receive-interval": INTEGER,
+        "batch-wait-iterations": INTEGER,
+        "batch-wait-share": Number(0, 1),
         "sampling": Names("sampling", ".engines.records.record:SAMPLINGS"),
         "overhead": Quantity("s", unit_required=True),
         "stage-blocks": click.STRING,
@@ -244,7 +246,9 @@ class Serve(
     engine_settings: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",
         help="Settings of the engine: block-size=TOKENS (per block of the KV cache), receive-interval=N (decoding "
-        "iterations between looks for new requests: sglang, vllm-0.7), sampling=nucleus|greedy (how clients let vllm "
+        "iterations between looks for new requests: sglang, vllm-0.7), batch-wait-iterations=N (for which "
+        "prompts wait at most until an iteration has batch-wait-share=FRACTION of its tokens or, with "
+        "--attention-data-parallel, each rank a prompt: tensorrt-llm), sampling=nucleus|greedy (how clients let vllm "
         "choose tokens: top-p or top-k, the default of vllm and vllm-0.16, or the most likely, that of vllm-0.13), "
         "overhead=TIME (per iteration, in which the device waits for scheduler and sampling, such as '1 ms'), "
         "stage-blocks=N+N (blocks of every stage of --pipeline, as VLLM_PP_LAYER_PARTITION states them); LoRA: "

@@ -103,6 +103,9 @@ class Replica:
         # computed. Where an engine reserves room for answers, that changes while sequences grow; tiers note every look.
         self.is_blocked, self.stays_without_room = False, engine.reserved_output == 0 and not tiers
 
+        # Whether waiting prompts wait for others, and the iterations for which they have done so.
+        self.is_gathering, self.gathered_iterations = False, 0
+
         # Prompts in progress, as [request, computed tokens, tokens], and the rank of each request.
         self.prompts: list[list[int]] = []
         self.rank_of = timed.draw_ranks(count)
@@ -120,8 +123,7 @@ class Replica:
         self.generation = [0] * count  # incremented by preemption, so that entries of `finishing` become invalid
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
         self.cached_tokens = 0
-        self.used_blocks = self.promised_blocks = 0
-        self.answered = 0
+        self.used_blocks = self.promised_blocks = self.answered = 0
 
         # What a fleet is told, or tells: requests that are finished, admitted, or given up with the time, all of which
         # it has not taken note of yet.
@@ -168,7 +170,8 @@ class Replica:
         if self.adapters is not None:
             self.adapters.is_waited_for = False
         has_room = self.used_blocks + self.decoding * self.most_growth <= self.total_blocks or self._make_room()
-        if has_room and self.waiting and not self.is_blocked:
+        self.is_gathering = bool(self.engine.gather_iterations and self.waiting and self._waits_for_others())
+        if has_room and self.waiting and not self.is_blocked and not self.is_gathering:
             self._admit()
         if self.prompts:
             self._run_prompt_iteration()
@@ -341,6 +344,25 @@ class Replica:
                 self.loading_s += self.adapters.admit(request)
                 waiting.let_pass(self.adapters)
 
+    def _waits_for_others(self) -> bool:
+        """Return whether waiting prompts wait for others, to be computed together, while all ranks decode.
+
+        (TensorRT-LLM, ``_waiting_requests`` and ``_balance_adp_requests``.)
+        """
+        engine, ranks = self.engine, self.times.attention_data
+        assert engine.gather_iterations is not None
+        if self.prompts or self.decoding < ranks:
+            is_over = True
+        elif ranks > 1:
+            is_over = len(self.waiting) >= ranks
+        else:
+            tokens = self.decoding * (self.draft_length + 1) + sum(self.inputs[request] for request in self.waiting)
+            is_over = tokens >= engine.gather_share * engine.max_batched_tokens
+        if is_over or self.gathered_iterations >= engine.gather_iterations:
+            self.gathered_iterations = 0
+            return False
+        return True
+
     def _free_tokens(self) -> int:
         """Return the tokens of an iteration that the running requests leave."""
         free = self.round_tokens
@@ -444,7 +466,11 @@ class Replica:
         tokens = iterations if not self.draft_length else self._positions_after(iterations) - self.position
         if (tokens // self.block_tokens + 1) * decoding > self.total_blocks - self.used_blocks:
             iterations = self._iterations_to_full_cache(iterations)
-        if self.arriving and not self.waiting and decoding < self.engine.max_sequences:
+        if self.is_gathering:
+            assert self.engine.gather_iterations is not None
+            iterations = min(iterations, self.engine.gather_iterations - self.gathered_iterations)
+        is_awaited = self.is_gathering or (not self.waiting and decoding < self.engine.max_sequences)
+        if self.arriving and is_awaited:
             iterations = min(iterations, self._iterations_until(self.arriving[0][0]))
         if iterations > 1 and self.limit_s < math.inf:
             iterations = min(iterations, self._iterations_until(self.limit_s))
@@ -454,6 +480,8 @@ class Replica:
         else:
             one_s = self._decoding_s(self.cached_tokens + 0.5 * decoding * max(tokens - 1, 0))
         time_s = iterations * one_s
+        if self.is_gathering:
+            self.gathered_iterations += iterations
         self._pass_time(time_s, iterations, decoding)
         if iterations > 1:  # the cache grows from one iteration to the next
             self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(tokens) * time_s

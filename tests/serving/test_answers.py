@@ -183,6 +183,27 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
         assert {f"{tick:e}"[0] for tick in encoding[axis]["axis"]["values"]} <= {"1", "2", "5"}
 
 
+WAITING = "batch-wait-iterations=20,batch-wait-share=0.9"
+TRTLLM: dict[str, Any] = {"rate": 5, "engine": "tensorrt-llm"}
+
+
+def test_ranks_wait_until_each_of_them_has_a_prompt() -> None:
+    """A prompt that comes alone waits for as many iterations as it may, and the server is launched so."""
+    asked: dict[str, Any] = {
+        "gpu": "h100-sxm", "tensor": 8, "expert_parallel": 8, "attention_data_parallel": 8, "precision": "fp8",
+        "engine": "tensorrt-llm", "concurrency": 64, "input_tokens": "512:64", "output_tokens": "1024:64",
+    }  # fmt: skip
+    usual, waiting = (
+        pl.serve("qwen3-235b-a22b", **asked, **settings)
+        for settings in ({}, {"engine_settings": "batch-wait-iterations=60"})
+    )
+    ttft_s, waited_s = (answer.latencies["ttft_s"]["p50"].value or 0.0 for answer in (usual, waiting))
+    iteration_s = waiting.latencies["tpot_s"]["p50"].value or 0.0
+    assert 5 * iteration_s < waited_s - ttft_s < 60 * iteration_s
+    assert "attention_dp_config: {enable_balance: true, timeout_iters: 60}" in (waiting.launch_command or "")
+    assert "attention_dp_config" not in (usual.launch_command or "")
+
+
 @pytest.mark.parametrize(
     ("network", "question", "message"),
     [
@@ -208,6 +229,15 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
             "=greedy` needs the kernels of",
         ),
         ("llama-3.1-8b", {"rate": 5, "engine_settings": "sampling=greedy", "engine": "vllm-0.7"}, "host was measured"),
+        ("llama-3.1-8b", {"rate": 5, "engine_settings": WAITING}, "is for tensorrt-llm \\(the engine is vllm\\)"),
+        ("llama-3.1-8b", {**TRTLLM, "engine_settings": "batch-wait-iterations=20"}, "needs batch-wait-share=FRACTION"),
+        ("llama-3.1-8b", {**TRTLLM, "engine_settings": "batch-wait-share=0.5"}, "needs batch-wait-iterations=N"),
+        ("llama-3.1-8b", {**TRTLLM, "engine_settings": WAITING, "prefill_pool": {}}, "leave it out with `--prefill-"),
+        (
+            "llama-3.1-8b",
+            {**TRTLLM, "engine_settings": WAITING, "tensor": 2, "attention_data_parallel": 2},
+            "`batch-wait-share` is not for `--attention-data-parallel`",
+        ),
     ],
 )
 def test_impossible_questions_get_one_sentence(network: str, question: dict[str, Any], message: str) -> None:

@@ -14,6 +14,7 @@ from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.records.record import Server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.deployment import Deployment, PreparedDeployment
+from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.options import SimulationOptions, Speculation
 from paleo_lite.serving.outcomes import Outcome
@@ -142,6 +143,38 @@ def test_a_request_waits_until_the_scheduler_looks_for_it(deployment: Deployment
     iteration_s = outcomes[1].busy_s / outcomes[1].iterations
     busy = outcomes[1].busy_s / outcomes[1].finish_s.max()
     assert first_s[1] - first_s[0] == pytest.approx(29 / 2 * iteration_s * busy, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "iterations"),
+    [
+        (1, 20),  # 1,024 tokens are less than 0.5 of 4,096, so that the prompt waits as long as it may
+        (2, 0),  # two of them are as many
+    ],
+)
+def test_prompts_wait_for_others_while_sequences_decode(deployment: Deployment, prompts: int, iterations: int) -> None:
+    """TensorRT-LLM's ``batch_wait_timeout_iters`` and ``batch_wait_max_tokens_ratio`` (`_waiting_requests`)."""
+    tokens = np.array([64, *[1024] * prompts])
+    traffic = generate_traffic(Lengths(1), Lengths(2000), count=1 + prompts, rate_per_s=1.0, arrivals="fixed")
+    traffic = msgspec.structs.replace(traffic, arrival_s=np.array([0.0, *[1.0] * prompts]), input_tokens=tokens)
+    waits_s = []
+    for most in (0, 20):
+        engine = without_delays(find_server("tensorrt-llm", gather_iterations=most, gather_share=0.5))
+        engine = msgspec.structs.replace(engine, max_batched_tokens=4096, overhead_s=0.0)
+        prepared, outcome = run(msgspec.structs.replace(deployment, engine=engine), traffic)
+        waits_s.append(float(outcome.first_token_s[1] - outcome.arrival_s[1]))
+    one_s = prepared.tables.iteration_s(ScheduledTokens(1, 64 + 100))
+    assert waits_s[1] - waits_s[0] == pytest.approx(iterations * one_s, rel=0.03, abs=1e-9)
+
+
+def test_nothing_waits_for_others_where_nothing_decodes(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(100), Lengths(10), count=3, rate_per_s=0.1, arrivals="fixed")
+    finish_s = []
+    for most in (0, 1000):
+        engine = find_server("tensorrt-llm", gather_iterations=most, gather_share=1.0)
+        _, outcome = run(msgspec.structs.replace(deployment, engine=engine), traffic)
+        finish_s.append(outcome.finish_s.tolist())
+    assert finish_s[0] == finish_s[1]
 
 
 def test_a_full_cache_preempts_and_answers_everything(deployment: Deployment) -> None:

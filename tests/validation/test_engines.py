@@ -31,7 +31,7 @@ from validation.engines import simulated, steps, tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
 from validation.engines.servers import (
     PublishedServer,
-    _gathers_prompts,
+    _gathering,
     _mark_drafting,
     _receive_interval,
     published_servers,
@@ -341,24 +341,38 @@ def test_servers_that_draft_divide_experts_differently_or_answer_for_longer(
     assert [server.is_speculative for server in found] == [False, drafts]
 
 
+SHORT: dict[str, Any] = {"is_drawn": True, "input_tokens": 1024.0, "output_tokens": 1024.0}
+LLAMA: dict[str, Any] = {**SHORT, "network": "llama-3.1-70b", "devices": 4}
+DEEPSEEK: dict[str, Any] = {
+    **SHORT, "network": "deepseek-r1", "gpu": "b200", "precision": "fp8", "devices": 8, "version": "1.2.0rc6.post2",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("lengths", "network", "engine", "devices", "gathers"),
+    ("changes", "gathering"),
     [
         # InferenceX, 70b_fp8_h200_trt_slurm.sh: 1,024 tokens each and tensor parallelism below 8.
-        (("1024", "1024"), "llama-3.1-70b", "tensorrt-llm", 4, True),
-        (("1024", "1024"), "llama-3.1-70b", "tensorrt-llm", 8, False),
-        (("1024", "8192"), "llama-3.1-70b", "tensorrt-llm", 4, False),
-        (("1024", "1024"), "llama-3.1-70b", "vllm", 4, False),
-        (("1024", "1024"), "gpt-oss-120b", "tensorrt-llm", 4, False),
+        (LLAMA, (20, 0.9, 2248)),
+        ({**LLAMA, "devices": 8}, None),
+        ({**LLAMA, "output_tokens": 8192.0}, None),
+        ({**SHORT, "network": "gpt-oss-120b", "devices": 4}, None),
+        # dsr1_fp8_b200_trt.sh: `DELAY_BATCHING` from 64 to 255 users; `attention_dp_config` with `DP_ATTENTION`.
+        ({**DEEPSEEK, "concurrency": 64}, (40, 0.8, None)),
+        ({**DEEPSEEK, "concurrency": 256}, None),
+        ({**DEEPSEEK, "concurrency": 64, "precision": "fp4"}, None),
+        ({**DEEPSEEK, "concurrency": 256, "attention_data": 8}, (60, None, None)),
+        # gptoss_fp4_b200_trt_slurm.sh states `enable_balance` alone.
+        ({**SHORT, "network": "gpt-oss-120b", "attention_data": 2}, (50, None, None)),
     ],
 )
-def test_first_tokens_of_servers_that_gather_prompts_are_left_out(
-    lengths: tuple[str, str], network: str, engine: str, devices: int, gathers: bool
+def test_first_tokens_of_servers_that_gather_prompts_are_not_fitted(
+    changes: dict[str, Any], gathering: tuple[object, ...] | None
 ) -> None:
-    found = _gathers_prompts(dict(zip(("isl", "osl"), lengths)), network, engine, devices)
-    assert found == gathers
-    drawn = msgspec.structs.replace(SERVER, is_drawn=True, gathers_prompts=found)
-    assert steps.informs_first_token(drawn) == (not gathers)
+    server = msgspec.structs.replace(SERVER, engine="tensorrt-llm", **changes)
+    gathered = msgspec.structs.replace(server, gathering=_gathering(server))
+    assert gathered.gathering == gathering
+    if server.attention_data == 1 and server.concurrency <= steps.MOST_USERS:
+        assert steps.informs_first_token(gathered) == (gathering is None)
 
 
 def test_first_tokens_wait_for_the_host_by_the_kernels_of_a_prompt() -> None:

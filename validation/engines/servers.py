@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -68,11 +69,30 @@ LATE_RATIO = 1.3
 FEW_USERS = 64
 """Users up to which prompts take little of the time per token, so that longer answers never shorten it by a quarter."""
 
-GATHERED_TOKENS, GATHERING_DEVICES = 1024, 8
-"""Tokens of prompts and of answers with which InferenceX lets TensorRT-LLM gather prompts, on fewer devices than these.
 
-Its scripts for Llama 3 70B (``benchmarks/70b_fp8_h200_trt_slurm.sh``, and those for B200 in fp8 and fp4) then set
-``batch_wait_timeout_iters: 20`` and ``batch_wait_max_tokens_ratio: 0.9``: prompts wait for up to 20 iterations.
+class Gathering(NamedTuple):
+    """How long InferenceX lets the prompts of TensorRT-LLM wait for others."""
+
+    iterations: int  # at most
+    share: float | None  # of the tokens of an iteration; None with attention data parallelism
+    most_tokens: int | None  # tokens of an iteration; None for the engine's own
+
+
+SHORT = (1024, 1024)
+"""Tokens of prompts and of answers with which prompts of tensor-parallel servers are gathered."""
+
+LLAMA_GATHERING, GATHERING_DEVICES = Gathering(20, 0.9, 2248), 8
+"""Settings of Llama 3 70B on fewer devices than these (``benchmarks/70b_fp8_h200_trt_slurm.sh``, and those for B200 in
+fp8 and fp4: ``batch_wait_timeout_iters``, ``batch_wait_max_tokens_ratio``, ``max_num_tokens``)."""
+
+DEEPSEEK_GATHERING, GATHERING_USERS = Gathering(40, 0.8, None), range(64, 256)
+"""Settings of DeepSeek-R1 in fp8 on B200 with so many users (``benchmarks/dsr1_fp8_b200_trt.sh`` of 2026)."""
+
+BALANCE_ITERATIONS = {"deepseek-r1": 60, "gpt-oss-120b": 50}
+"""Iterations for which ranks of attention data parallelism wait until each of them has a prompt, by network.
+
+They are ``attention_dp_config`` of ``benchmarks/dsr1_*_trt*.sh``, and the engine's default in
+``benchmarks/gptoss_fp4_b200_trt_slurm.sh``.
 """
 
 
@@ -112,8 +132,8 @@ class PublishedServer(msgspec.Struct, frozen=True):
         Tokens of every prompt that are in the cache already.
     receive_interval : int
         Decoding iterations between looks for new requests, an option of SGLang.
-    gathers_prompts : bool
-        Whether prompts wait for others to be computed together, an option of TensorRT-LLM.
+    gathering : Gathering or None
+        How long prompts wait for others to be computed together, an option of TensorRT-LLM; None if they do not.
     """
 
     source: str
@@ -139,7 +159,7 @@ class PublishedServer(msgspec.Struct, frozen=True):
     is_host_bound: bool = False
     shared_tokens: float = 0.0
     receive_interval: int = 1
-    gathers_prompts: bool = False
+    gathering: Gathering | None = None
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -235,7 +255,7 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
     precision, weights = _formats(row, network, gpu)
     cache = "fp8" if engine == "tensorrt-llm" and precision in ("fp8", "fp4") else "bf16"
     is_undivided = engine == "vllm" and "235B" in row["model"]
-    return PublishedServer(
+    server = PublishedServer(
         source="serving",
         name=row["id"],
         network=network,
@@ -257,15 +277,23 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
         tokens_per_s=None,
         is_host_bound=is_undivided,
         receive_interval=_receive_interval(row, engine),
-        gathers_prompts=_gathers_prompts(row, network, engine, devices),
     )
+    gathering = _gathering(server) if server.is_drawn and engine == "tensorrt-llm" else None
+    return msgspec.structs.replace(server, gathering=gathering)
 
 
-def _gathers_prompts(row: dict[str, str], network: str, engine: str, devices: int) -> bool:
-    """Return whether InferenceX lets TensorRT-LLM wait for further prompts."""
-    is_short = int(row["isl"]) == int(row["osl"]) == GATHERED_TOKENS
-    is_llama = network == "llama-3.1-70b" and engine == "tensorrt-llm"
-    return is_llama and is_short and devices < GATHERING_DEVICES
+def _gathering(server: PublishedServer) -> Gathering | None:
+    """Return how long InferenceX lets the prompts of a server under TensorRT-LLM wait for others."""
+    if server.attention_data > 1:
+        iterations = BALANCE_ITERATIONS.get(server.network)
+        return None if iterations is None else Gathering(iterations, None, None)
+    if (server.input_tokens, server.output_tokens) != SHORT:
+        return None
+    if server.network == "llama-3.1-70b":
+        return LLAMA_GATHERING if server.devices < GATHERING_DEVICES else None
+    is_delayed = server.network == "deepseek-r1" and (server.precision, server.gpu) == ("fp8", "b200")
+    is_delayed = is_delayed and server.version.startswith("1.2") and server.concurrency in GATHERING_USERS
+    return DEEPSEEK_GATHERING if is_delayed else None
 
 
 def _receive_interval(row: dict[str, str], engine: str) -> int:

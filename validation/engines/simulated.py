@@ -37,7 +37,7 @@ DRAWN_MEAN, DRAWN_DEVIATION = 0.9, 0.058
 FIGURES: dict[str, tuple[Callable[[PublishedServer], float | None], Callable[[Any], Any]]] = {
     "TPOT": (lambda server: server.tpot_s, lambda answer: answer.latencies["tpot_s"]["p50"]),
     "TTFT": (
-        lambda server: server.ttft_s if server.was_warm and not server.gathers_prompts else None,
+        lambda server: server.ttft_s if server.was_warm else None,
         lambda answer: answer.latencies["ttft_s"]["mean"],
     ),
     "output per second": (lambda server: server.tokens_per_s, lambda answer: answer.figures["output_tokens_per_s"]),
@@ -82,6 +82,13 @@ def simulate_server(server: PublishedServer) -> Any:
     settings: dict[str, Any] = {"sampling": NUCLEUS if server.has_nucleus else GREEDY}
     if server.receive_interval > 1:
         settings["receive_interval"] = server.receive_interval
+    if server.gathering is not None:
+        iterations, share, most_tokens = server.gathering
+        settings["batch_wait_iterations"] = iterations
+        if share is not None:
+            settings["batch_wait_share"] = share
+        if most_tokens is not None:
+            limits["max_batched_tokens"] = most_tokens
     if server.source == "mlenergy":
         limits = {"max_sequences": server.concurrency, "num_requests": _requests(server.concurrency)}
     return pl.serve(

@@ -474,7 +474,7 @@ def _step_deviation(errors: Any) -> float:
 def informs_first_token(server: PublishedServer) -> bool:
     """Return whether the time to first token of a server is fitted."""
     is_alone = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
-    waits_for_nothing = server.was_warm and not server.gathers_prompts
+    waits_for_nothing = server.was_warm and server.gathering is None
     return is_alone and waits_for_nothing and server.ttft_s is not None
 
 
