@@ -31,6 +31,7 @@ from validation.engines import simulated, steps, tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
 from validation.engines.servers import (
     PublishedServer,
+    _cache_format,
     _gathering,
     _mark_drafting,
     _receive_interval,
@@ -339,6 +340,23 @@ def test_servers_that_draft_divide_experts_differently_or_answer_for_longer(
     other = msgspec.structs.replace(plain, tpot_s=0.7 * plain.step_s, **changes)
     found = _mark_drafting([msgspec.structs.replace(plain, **shared), other])
     assert [server.is_speculative for server in found] == [False, drafts]
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "gpu", "is_drawn", "form"),
+    [
+        ("tensorrt-llm", "fp8", "h100-sxm", False, "fp8"),
+        ("tensorrt-llm", "bf16", "h100-sxm", False, "bf16"),
+        ("sglang", "fp4", "b200", True, "fp8"),  # InferenceX, dsr1_fp4_b200.sh: --kv-cache-dtype fp8_e4m3
+        ("sglang", "fp8", "h200-sxm", True, "bf16"),  # dsr1_fp8_h200.sh states none
+        ("sglang", "fp8", "b200", False, "bf16"),
+        ("vllm", "fp8", "b200", True, "bf16"),
+    ],
+)
+def test_caches_have_the_format_that_scripts_state(
+    engine: str, precision: str, gpu: str, is_drawn: bool, form: str
+) -> None:
+    assert _cache_format(engine, precision, gpu, is_drawn=is_drawn) == form
 
 
 SHORT: dict[str, Any] = {"is_drawn": True, "input_tokens": 1024.0, "output_tokens": 1024.0}

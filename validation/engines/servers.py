@@ -253,7 +253,8 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
     gpu = DEVICES[row["gpu"]]
     devices, experts, attention_data = _parallelism(row)
     precision, weights = _formats(row, network, gpu)
-    cache = "fp8" if engine == "tensorrt-llm" and precision in ("fp8", "fp4") else "bf16"
+    is_drawn = row["id"].startswith("2026_") or "cfg" in row["id"] or "gap_analysis" in row["id"]
+    cache = _cache_format(engine, precision, gpu, is_drawn=is_drawn)
     is_undivided = engine == "vllm" and "235B" in row["model"]
     server = PublishedServer(
         source="serving",
@@ -271,7 +272,7 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
         input_tokens=float(row["isl"]),
         output_tokens=float(row["osl"]),
         concurrency=int(float(row["concurrency"])),
-        is_drawn=row["id"].startswith("2026_") or "cfg" in row["id"] or "gap_analysis" in row["id"],
+        is_drawn=is_drawn,
         ttft_s=float(row["ttft_ms"]) / 1e3,
         tpot_s=float(row["tpot_ms"]) / 1e3,
         tokens_per_s=None,
@@ -280,6 +281,17 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
     )
     gathering = _gathering(server) if server.is_drawn and engine == "tensorrt-llm" else None
     return msgspec.structs.replace(server, gathering=gathering)
+
+
+def _cache_format(engine: str, precision: str, gpu: str, *, is_drawn: bool) -> str:
+    """Return the format of the KV cache: TensorRT-LLM's is fp8 with narrow weights, and InferenceX sets it elsewhere.
+
+    Its scripts for SGLang on B200 state ``--kv-cache-dtype fp8_e4m3`` (``benchmarks/dsr1_fp8_b200.sh`` and
+    ``dsr1_fp4_b200.sh``), those for H200 nothing.
+    """
+    is_narrow = precision in ("fp8", "fp4")
+    is_stated = engine == "sglang" and gpu == "b200" and is_drawn
+    return "fp8" if is_narrow and (engine == "tensorrt-llm" or is_stated) else "bf16"
 
 
 def _gathering(server: PublishedServer) -> Gathering | None:
