@@ -97,7 +97,8 @@ def device_prior(device: Device, precision: str) -> Prior:
 def base_prior(tensor_cores: bool, kepler: bool = False, precision: str = "fp32") -> Prior:
     """Return the prior of `BASE` for tensor cores or vector units, adapted for Kepler and for fp64 if requested.
 
-    In fp64 libraries do not use Winograd's algorithm: 3x3 convolutions have the efficiency of other dense ones.
+    In fp64 libraries do not use Winograd's algorithm: 3x3 convolutions have the efficiency of other dense ones, and on
+    Kepler their own saturation, not that of its many launches.
     """
     rows = [BASE[name] for name in NAMES]
     column = 1 if tensor_cores else 0
@@ -106,7 +107,8 @@ def base_prior(tensor_cores: bool, kepler: bool = False, precision: str = "fp32"
         mean[NAMES.index("efficiency_conv_3x3")] = mean[NAMES.index("efficiency_conv_direct")]
     if kepler:
         mean += np.log([KEPLER_SHARE if name.startswith("efficiency") else 1.0 for name in NAMES])
-        mean[NAMES.index("half_3x3")] += np.log(KEPLER_HALF)
+        if precision != "fp64":
+            mean[NAMES.index("half_3x3")] += np.log(KEPLER_HALF)
     return Prior(mean, np.array([row[2] for row in rows]))
 
 

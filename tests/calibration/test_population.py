@@ -166,3 +166,14 @@ def test_one_software_has_one_host(gpu: str) -> None:
 def test_precisions_share_kernels_where_libraries_do(gpu: str, precision: str, unit: str, kernels: str) -> None:
     asked = traits_of(find_device(gpu), precision)
     assert (asked.unit, asked.precision) == (unit, kernels)
+
+
+def test_kepler_saturates_late_only_where_winograds_algorithm_is_used() -> None:
+    """In fp64 libraries compute 3x3 convolutions as one product, whose saturation is that of other devices."""
+    halves = {
+        (kepler, precision): base_prior(False, kepler, precision).mean[NAMES.index("half_3x3")]
+        for kepler in (False, True)
+        for precision in ("fp32", "fp64")
+    }
+    assert halves[True, "fp64"] == halves[False, "fp64"] == halves[False, "fp32"]
+    assert halves[True, "fp32"] - halves[False, "fp32"] == pytest.approx(np.log(20))
