@@ -343,20 +343,23 @@ def test_servers_that_draft_divide_experts_differently_or_answer_for_longer(
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "gpu", "is_drawn", "form"),
+    ("engine", "network", "precision", "gpu", "is_drawn", "form"),
     [
-        ("tensorrt-llm", "fp8", "h100-sxm", False, "fp8"),
-        ("tensorrt-llm", "bf16", "h100-sxm", False, "bf16"),
-        ("sglang", "fp4", "b200", True, "fp8"),  # InferenceX, dsr1_fp4_b200.sh: --kv-cache-dtype fp8_e4m3
-        ("sglang", "fp8", "h200-sxm", True, "bf16"),  # dsr1_fp8_h200.sh states none
-        ("sglang", "fp8", "b200", False, "bf16"),
-        ("vllm", "fp8", "b200", True, "bf16"),
+        ("tensorrt-llm", "llama-3.1-8b", "fp8", "h100-sxm", False, "fp8"),
+        ("tensorrt-llm", "llama-3.1-8b", "bf16", "h100-sxm", False, "bf16"),
+        ("sglang", "deepseek-r1", "fp4", "b200", True, "fp8"),  # InferenceX, dsr1_fp4_b200.sh
+        ("sglang", "deepseek-r1", "fp8", "h200-sxm", True, "bf16"),  # dsr1_fp8_h200.sh states none
+        ("sglang", "deepseek-r1", "fp8", "b200", False, "bf16"),  # not InferenceX's
+        ("vllm", "llama-3.1-70b", "fp8", "h200-sxm", True, "fp8"),  # 70b_fp8_h200_slurm.sh
+        ("vllm", "gpt-oss-120b", "bf16", "h200-sxm", True, "bf16"),  # gptoss_fp4_h200.sh states none
+        ("vllm", "kimi-k2", "bf16", "b200", True, "bf16"),  # kimik2.5_int4_b200.sh states none
     ],
-)
+)  # fmt: skip
 def test_caches_have_the_format_that_scripts_state(
-    engine: str, precision: str, gpu: str, is_drawn: bool, form: str
+    engine: str, network: str, precision: str, gpu: str, is_drawn: bool, form: str
 ) -> None:
-    assert _cache_format(engine, precision, gpu, is_drawn=is_drawn) == form
+    asked = {"engine": engine, "network": network, "precision": precision, "gpu": gpu, "is_drawn": is_drawn}
+    assert _cache_format(msgspec.structs.replace(SERVER, **asked)) == form
 
 
 SHORT: dict[str, Any] = {"is_drawn": True, "input_tokens": 1024.0, "output_tokens": 1024.0}

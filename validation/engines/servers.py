@@ -78,6 +78,19 @@ class Gathering(NamedTuple):
     most_tokens: int | None  # tokens of an iteration; None for the engine's own
 
 
+FP8_CACHES = {
+    ("sglang", "deepseek-r1", "b200"),  # dsr1_fp8_b200.sh and dsr1_fp4_b200.sh: --kv-cache-dtype fp8_e4m3
+    ("vllm", "llama-3.1-70b", "h100-sxm"),  # 70b_fp8_h100_slurm.sh: kv-cache-dtype: fp8
+    ("vllm", "llama-3.1-70b", "h200-sxm"),  # 70b_fp8_h200_slurm.sh
+    ("vllm", "llama-3.1-70b", "b200"),  # 70b_fp8_b200_docker.sh and 70b_fp4_b200_docker.sh
+    ("vllm", "gpt-oss-120b", "b200"),  # gptoss_fp4_b200.sh
+    ("vllm", "kimi-k2", "b200"),  # kimik2.5_fp4_b200.sh
+}
+"""Engine, network and device whose servers InferenceX starts with a cache in fp8 where the weights are narrow.
+
+Its scripts for other devices and for weights in int4 state none. They are in ``benchmarks`` of its repository.
+"""
+
 SHORT = (1024, 1024)
 """Tokens of prompts and of answers with which prompts of tensor-parallel servers are gathered."""
 
@@ -253,8 +266,6 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
     gpu = DEVICES[row["gpu"]]
     devices, experts, attention_data = _parallelism(row)
     precision, weights = _formats(row, network, gpu)
-    is_drawn = row["id"].startswith("2026_") or "cfg" in row["id"] or "gap_analysis" in row["id"]
-    cache = _cache_format(engine, precision, gpu, is_drawn=is_drawn)
     is_undivided = engine == "vllm" and "235B" in row["model"]
     server = PublishedServer(
         source="serving",
@@ -265,14 +276,14 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
         version=row["engine_version"],
         precision=precision,
         weights=weights,
-        kv_cache=cache,
+        kv_cache="bf16",
         devices=devices,
         experts=experts,
         attention_data=attention_data,
         input_tokens=float(row["isl"]),
         output_tokens=float(row["osl"]),
         concurrency=int(float(row["concurrency"])),
-        is_drawn=is_drawn,
+        is_drawn=row["id"].startswith("2026_") or "cfg" in row["id"] or "gap_analysis" in row["id"],
         ttft_s=float(row["ttft_ms"]) / 1e3,
         tpot_s=float(row["tpot_ms"]) / 1e3,
         tokens_per_s=None,
@@ -280,18 +291,14 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
         receive_interval=_receive_interval(row, engine),
     )
     gathering = _gathering(server) if server.is_drawn and engine == "tensorrt-llm" else None
-    return msgspec.structs.replace(server, gathering=gathering)
+    return msgspec.structs.replace(server, gathering=gathering, kv_cache=_cache_format(server))
 
 
-def _cache_format(engine: str, precision: str, gpu: str, *, is_drawn: bool) -> str:
-    """Return the format of the KV cache: TensorRT-LLM's is fp8 with narrow weights, and InferenceX sets it elsewhere.
-
-    Its scripts for SGLang on B200 state ``--kv-cache-dtype fp8_e4m3`` (``benchmarks/dsr1_fp8_b200.sh`` and
-    ``dsr1_fp4_b200.sh``), those for H200 nothing.
-    """
-    is_narrow = precision in ("fp8", "fp4")
-    is_stated = engine == "sglang" and gpu == "b200" and is_drawn
-    return "fp8" if is_narrow and (engine == "tensorrt-llm" or is_stated) else "bf16"
+def _cache_format(server: PublishedServer) -> str:
+    """Return the format of the KV cache: with narrow weights fp8 under TensorRT-LLM, and where a script states it."""
+    is_stated = server.is_drawn and (server.engine, server.network, server.gpu) in FP8_CACHES
+    is_narrow = server.precision in ("fp8", "fp4")
+    return "fp8" if is_narrow and (server.engine == "tensorrt-llm" or is_stated) else "bf16"
 
 
 def _gathering(server: PublishedServer) -> Gathering | None:
