@@ -143,8 +143,8 @@ MOST_KEPT = 32
 KEPT_REQUESTS = 160_000
 """Requests of all of them, which bounds their memory."""
 
-LARGEST_KEPT = 20_000
-"""Requests of the largest simulation that is kept."""
+LARGEST_KEPT = KEPT_REQUESTS // 2
+"""Requests of the largest simulation that is kept: the closed loop of advice of 64 devices has 20,480."""
 
 Result = TypeVar("Result")
 
