@@ -401,9 +401,12 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         )
 
     def flood(self, traffic: Traffic, levels: Sequence[str]) -> list[list[Outcome]]:
-        """Simulate requests that all wait from the beginning; the outcomes of the replicas at each of some levels."""
+        """Simulate requests that all wait from the beginning; the outcomes of the replicas at each of some levels.
+
+        A router finds all replicas equal then, unless prompts have prefixes, so that they take requests in turn.
+        """
         deployment = self.deployment
-        if self.prefill is not None or deployment.needs_router:
+        if self.prefill is not None or (deployment.needs_router and traffic.hashes is not None):
             return [self.run(traffic, level) for level in levels]
         timed = [self.at_level(level) for level in levels]
         parts = [traffic.every(deployment.replicas, start) for start in range(deployment.replicas)]

@@ -46,8 +46,9 @@ class Router:
     def least_of(self, costs: Sequence[float]) -> int:
         """Return the number of the smallest cost; among equal ones they take turns."""
         self.turn += 1
-        count = len(costs)
-        return min(range(count), key=lambda number: (costs[number], (number - self.turn) % count))
+        first = self.turn % len(costs)
+        from_first = [*costs[first:], *costs[:first]]
+        return (first + from_first.index(min(from_first))) % len(costs)
 
 
 class LeastLoaded(Router):

@@ -23,7 +23,7 @@ from .requests import Traffic
 from .steady import middle_span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -269,14 +269,17 @@ def _repeat_sessions(traffic: Traffic, copies: int) -> Traffic:
     assert traffic.wait_s is not None and traffic.sessions is not None
     if copies == 1:
         return msgspec.structs.replace(traffic, arrival_s=np.zeros(len(traffic)))
-    shared = _blocks_of_several(traffic)
+    texts, text_of = _longest_texts(traffic)
+    shared = _blocks_of_several(texts, [int(traffic.sessions[request]) for request in texts])
     count, sessions = len(traffic), int(traffic.sessions.max()) + 1
     follows, hashes = [], []
     for copy in range(copies):
         follows.append(np.where(traffic.follows < 0, -1, traffic.follows + copy * count))
-        hashes += [
-            tuple(block if block in shared else block + (copy << 64) for block in prompt) for prompt in traffic.hashes
-        ]
+        renamed = {
+            request: tuple(block if block in shared else block + (copy << 64) for block in text)
+            for request, text in texts.items()
+        }
+        hashes += [renamed[text][: len(prompt)] for text, prompt in zip(text_of, traffic.hashes)]
     return Traffic(
         np.zeros(copies * count),
         np.tile(traffic.input_tokens, copies),
@@ -289,13 +292,27 @@ def _repeat_sessions(traffic: Traffic, copies: int) -> Traffic:
     )
 
 
-def _blocks_of_several(traffic: Traffic) -> set[int]:
-    """Return the blocks that prompts of several sessions have in common."""
-    assert traffic.hashes is not None and traffic.sessions is not None
+def _longest_texts(traffic: Traffic) -> tuple[dict[int, tuple[int, ...]], list[int]]:
+    """Return the hashes of requests that no later one of their session continues, and which of these each begins.
+
+    A turn contains all that was said before, so that what is done to the blocks of a session's last one is done to all.
+    """
+    assert traffic.hashes is not None and traffic.follows is not None
+    text_of = list(range(len(traffic)))
+    for request, before in reversed(list(enumerate(traffic.follows.tolist()))):
+        if before >= 0 and text_of[before] == before:
+            text = traffic.hashes[text_of[request]]
+            if text[: len(traffic.hashes[before])] == traffic.hashes[before]:
+                text_of[before] = text_of[request]
+    return {request: traffic.hashes[request] for request in dict.fromkeys(text_of)}, text_of
+
+
+def _blocks_of_several(texts: Mapping[int, Sequence[int]], sessions: Sequence[int]) -> set[int]:
+    """Return the blocks that texts of several sessions have in common."""
     owner: dict[int, int] = {}
     shared = set()
-    for prompt, session in zip(traffic.hashes, traffic.sessions.tolist()):
-        for block in prompt:
+    for text, session in zip(texts.values(), sessions):
+        for block in text:
             if owner.setdefault(block, session) != session:
                 shared.add(block)
     return shared

@@ -49,6 +49,19 @@ def test_one_simulation_ends_answers_as_one_of_each_level_does(options: dict[str
             assert outcome.finish_s == pytest.approx(expected.finish_s, rel=1e-9)
 
 
+def test_a_router_of_loads_takes_a_flood_in_turn() -> None:
+    """A router that sees only loads finds all replicas equal while requests come at once: each gets every third."""
+    deployment = make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", replicas=3, router="least-loaded"))
+    engine = msgspec.structs.replace(deployment.engine, request_overhead_s=0.0)
+    deployment = msgspec.structs.replace(deployment, engine=engine)
+    traffic = generate_traffic(Lengths(1024, 300), Lengths(128, 60), count=301, rate_per_s=math.inf)
+    prepared = deployment.prepare(traffic)
+    (flooded,) = prepared.flood(traffic, ["expected"])
+    routed = prepared.run(traffic, "expected")  # hands requests over one by one
+    ends_s = [sorted(itertools.chain.from_iterable(outcome.finish_s for outcome in each)) for each in (flooded, routed)]
+    assert ends_s[0] == pytest.approx(ends_s[1], rel=1e-9)
+
+
 def test_decoding_alone_takes_as_long_as_any_iteration() -> None:
     """Before the first tabulated context, between two and after the last one, with experts in tables of their own."""
     times = IterationTimes(
