@@ -403,7 +403,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     def flood(self, traffic: Traffic, levels: Sequence[str]) -> list[list[Outcome]]:
         """Simulate requests that all wait from the beginning; the outcomes of the replicas at each of some levels.
 
-        A router finds all replicas equal then, unless prompts have prefixes, so that they take requests in turn.
+        To a router all replicas are equal then, unless prompts have prefixes, so that they take requests in turn.
         """
         deployment = self.deployment
         if self.prefill is not None or (deployment.needs_router and traffic.hashes is not None):

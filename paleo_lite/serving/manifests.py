@@ -24,7 +24,7 @@ from .launch import (
     why_not_launched,
 )
 from .nodes import has_several_devices, host_notes, node_notes, node_selector
-from .routers import ROUND_ROBIN
+from .routers import RANDOM, ROUND_ROBIN
 from .yaml_text import to_yaml
 
 if TYPE_CHECKING:
@@ -280,7 +280,10 @@ def llm_d_values(deployment: Deployment) -> StartFile:
 def dynamo_graph(deployment: Deployment) -> StartFile:
     """Return Dynamo's graph: a frontend, and the workers of each pool."""
     pools = pools_of(deployment)
-    router = {} if deployment.router == ROUND_ROBIN else {"envs": [{"name": "DYN_ROUTER_MODE", "value": "kv"}]}
+    router: dict[str, Any] = {}
+    if deployment.router != ROUND_ROBIN:
+        mode = deployment.router if deployment.router == RANDOM else "kv"
+        router = {"envs": [{"name": "DYN_ROUTER_MODE", "value": mode}]}
     decode = pools.get("decode", deployment)
     frontend_image = _launcher_of(decode).dynamo_image
     services: dict[str, Any] = {
@@ -475,7 +478,7 @@ def _without(options: list[str], names: list[str]) -> list[str]:
 def _proxy(deployment: Deployment) -> str:
     """Return the configuration of a proxy before replicas."""
     servers = "".join(f"  server server-{replica}:{PORT};\n" for replica in range(deployment.replicas))
-    policy = "" if deployment.router == ROUND_ROBIN else "  least_conn;\n"
+    policy = {ROUND_ROBIN: "", RANDOM: "  random;\n"}.get(deployment.router, "  least_conn;\n")
     return (
         f"upstream servers {{\n{policy}{servers}}}\n"
         f"server {{\n  listen {PORT};\n  location / {{\n    proxy_pass http://servers;\n    proxy_buffering off;\n"
@@ -486,7 +489,7 @@ def _proxy(deployment: Deployment) -> str:
 def _notes_of(deployment: Deployment) -> tuple[str, ...]:
     """Return notes on settings that the start file cannot express."""
     notes = [note for pool in pools_of(deployment).values() for note in launch_notes(pool)]
-    if deployment.router not in (ROUND_ROBIN, "least-loaded"):
+    if deployment.router not in (ROUND_ROBIN, RANDOM, "least-loaded"):
         notes.append(
             f"The router {deployment.router!r} of the forecast is that of a gateway, which this file may not have."
         )

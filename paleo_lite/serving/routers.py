@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ..errors import BadValue
 from .prefix_cache import BlocksOfRequests, Tier
 from .requests import Traffic
@@ -49,6 +51,18 @@ class Router:
         first = self.turn % len(costs)
         from_first = [*costs[first:], *costs[:first]]
         return (first + from_first.index(min(from_first))) % len(costs)
+
+
+class Random(Router):
+    """Chooses any replica, each as often as the others."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        super().__init__(traffic)
+        self.generator = np.random.default_rng(0)
+
+    def choose(self, replicas: Sequence[Replica], request: int) -> int:
+        """Return the number of the replica that a request goes to."""
+        return int(self.generator.integers(len(replicas)))
 
 
 class LeastLoaded(Router):
@@ -158,10 +172,11 @@ class RouterKind(NamedTuple):
     description: str
 
 
-ROUND_ROBIN = "round-robin"
+ROUND_ROBIN, RANDOM = "round-robin", "random"
 
 ROUTERS = {
     ROUND_ROBIN: RouterKind(Router, "replicas in turn"),
+    RANDOM: RouterKind(Random, "any replica, as a Service of Kubernetes, whose kube-proxy chooses at random"),
     "least-loaded": RouterKind(LeastLoaded, "the fewest requests, as vLLM's balancer of data-parallel ranks"),
     "prefix": RouterKind(PrefixAware, "the least to compute and hold, as Dynamo's router of KV caches"),
     "scored": RouterKind(Scored, "the best sum of known prefix, free cache and queue, as llm-d's endpoint picker"),

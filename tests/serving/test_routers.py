@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,18 @@ def test_what_routers_choose() -> None:
     )
     assert choose("prefix", [Busy(0, 0, 90.0), Busy(5, 5, 40.0), Busy(0, 0, 60.0)], traffic=traffic) == [1]
     assert sorted(choose("least-loaded", [Busy(0, 0)] * 3, 3)) == [0, 1, 2]
+
+
+def test_a_random_router_chooses_each_replica_as_often() -> None:
+    """Of 8,000 requests each of eight replicas gets 1,000 in the mean, with a deviation of 30 (binomial distribution).
+
+    Two of them in a row go to the same replica in one of eight cases.
+    """
+    chosen = choose("random", [Busy(9, 9)] + [Busy(0, 0)] * 7, 8000)
+    counts = [chosen.count(replica) for replica in range(8)]
+    assert all(1000 - 4 * 30 < count < 1000 + 4 * 30 for count in counts)
+    repeated = sum(first == second for first, second in itertools.pairwise(chosen))
+    assert 1000 - 4 * 30 < repeated < 1000 + 4 * 30
 
 
 def test_scores_are_those_of_the_endpoint_picker() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -99,6 +102,18 @@ def test_direction_and_size_of_a_gain() -> None:
     assert row(0.5, 0.6).has_direction and row(0.98, 1.05).has_direction and not row(0.98, 1.2).has_direction
     page = gains.gains_page([row(2.0, 1.5), row(2.0, 0.9)])
     assert page.title == "Gains of fleets: 1 of 2 in the right direction, 1 within a third"
+
+
+def test_the_rate_of_a_stage_is_that_of_its_own_requests() -> None:
+    """300 tokens from the first request of the last stage, at 601 s, to the last answer, at 611 s, of both replicas."""
+    replicas = [
+        SimpleNamespace(
+            arrival_s=np.array([1.0, 601.0]), finish_s=np.array([9.0, 605.0]), output_tokens=np.array([70, 100])
+        ),
+        SimpleNamespace(arrival_s=np.array([603.0]), finish_s=np.array([611.0]), output_tokens=np.array([200])),
+    ]
+    done: Any = SimpleNamespace(simulated=SimpleNamespace(outcomes=replicas))
+    assert gains.STAGE.of(done) == pytest.approx(30.0)
 
 
 @pytest.mark.thorough
