@@ -99,10 +99,18 @@ def short_run_notes(traffic: Traffic, median_s: float | None) -> list[str]:
     if median_s is None or not 0 < arriving_s < SETTLED * median_s:
         return []
     count = _round_up(QUEUED * len(traffic) * SETTLED * median_s / arriving_s)
+    more = _more_requests(traffic, f"`--num-requests {count}`, or more,")
     return [
         f"requests arrive for {arriving_s:.3g} s, and an answer takes {median_s:.3g} s: throughput and the share that "
-        f"is refused are those of the first rounds; give `--num-requests {count}`, or more, for the long run"
+        f"is refused are those of the first rounds; {more}"
     ]
+
+
+def _more_requests(traffic: Traffic, option: str) -> str:
+    """Return how to see the long run: by an option, unless the requests are those of a trace."""
+    if traffic.is_trace:
+        return "the trace is too short for the long run"
+    return f"give {option} for the long run"
 
 
 def _round_up(count: float) -> int:
@@ -130,8 +138,8 @@ def unsteady_notes(prepared: PreparedDeployment, traffic: Traffic, saturation_pe
     needed = of_replica * prepared.deployment.replicas
     if len(traffic) >= needed or traffic.follows is not None or np.ptp(np.diff(traffic.arrival_s)) < EQUAL_GAPS_S:
         return []
-    more = f"give `--num-requests {_round_up(needed)}` for the long run"
-    if needed > MAX_REQUESTS:
+    more = _more_requests(traffic, f"`--num-requests {_round_up(needed)}`")
+    if needed > MAX_REQUESTS and not traffic.is_trace:
         more = f"not even the {MAX_REQUESTS:,} that can be simulated reach the long run"
     return [
         f"at {share:.1%} of the saturation rate the queue still grows after {len(traffic):,} requests, and so do "
@@ -195,9 +203,10 @@ def _elastic_notes(prepared: PreparedDeployment, traffic: Traffic, elasticity: E
     notes = []
     fail_at_s, last_s = elasticity.failures.at_s, float(traffic.arrival_s.max())
     if fail_at_s is not None and fail_at_s > last_s:
+        more = "" if traffic.is_trace else ", or more `--num-requests`"
         notes.append(
             f"requests arrive for {last_s:.3g} s, and no replica fails in that time: give an earlier fail-at in "
-            "`--scaling`, or more `--num-requests`"
+            f"`--scaling`{more}"
         )
     start_s = elasticity.start_s
     if start_s is None:

@@ -83,6 +83,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     classes: Ints | None = None
     priorities: Ints | None = None
     adapters: Ints | None = None  # LoRA adapter of each request; None without adapters
+    is_trace: bool = False  # whether requests were read from a file, of which there are no more
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -143,6 +144,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             classes=None if self.classes is None else self.classes[start::step],
             priorities=None if self.priorities is None else self.priorities[start::step],
             adapters=None if self.adapters is None else self.adapters[start::step],
+            is_trace=self.is_trace,
         )
 
     @property
@@ -320,6 +322,7 @@ def read_trace(path: Path) -> Traffic:
         np.array(columns[0], dtype=np.float64) - columns[0][0],
         np.array(columns[1], dtype=np.int64),
         np.array(columns[2], dtype=np.int64),
+        is_trace=True,
     )
 
 
@@ -372,6 +375,7 @@ def _read_json_lines(path: Path) -> Traffic:
         np.array([line.input_length for line in lines], dtype=np.int64),
         np.array([line.output_length for line in lines], dtype=np.int64),
         hashes=hashes,
+        is_trace=True,
     )
 
 

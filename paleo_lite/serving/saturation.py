@@ -255,6 +255,7 @@ def _repeat_prompts(traffic: Traffic, copies: int) -> Traffic:
         hashes=tuple(_rename(prompt, copy) for copy in range(copies) for prompt in hashes),
         hashed_tokens=traffic.hashed_tokens,
         adapters=None if traffic.adapters is None else traffic.adapters[index],
+        is_trace=traffic.is_trace,
     )
 
 

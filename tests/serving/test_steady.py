@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -64,6 +65,11 @@ def test_a_run_near_saturation_says_how_many_requests_its_long_run_has() -> None
     even = generate_traffic(Lengths(10), Lengths(10), count=1000, rate_per_s=9.8, arrivals="fixed")
     assert unsteady_notes(prepared, even, 10.0) == []
     assert "not even" in unsteady_notes(prepared, traffic, 9.801)[0]
+    recorded = msgspec.structs.replace(traffic, is_trace=True)  # of which there are no more requests
+    for saturation_per_s in (10.0, 9.801):
+        assert unsteady_notes(prepared, recorded, saturation_per_s)[0].endswith(
+            "latencies: the trace is too short for the long run"
+        )
 
 
 def test_users_of_a_closed_loop_are_told_what_they_wait_for_in_front_of_the_engine() -> None:
