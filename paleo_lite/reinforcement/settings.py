@@ -47,31 +47,71 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+NEMO_SECTIONS = {
+    "grpo": "grpo", "dapo": "grpo", "rloo": "grpo", "reinforce++": "grpo", "ppo": "ppo", "dpo": "dpo", "sft": "sft",
+    "distillation": "distillation",
+}  # fmt: skip
+"""Sections of NeMo-RL's configurations by algorithm.
+
+They are those of `grpo_math_1B.yaml`, `ppo_math_1B.yaml`, `dpo.yaml`, `sft.yaml` and `distillation_math.yaml`.
+"""
+
+NEMO_WITHOUT_ROLLOUTS = ("dpo", "sft")
+"""Sections whose responses are given, so that nothing is generated."""
+
+NEMO_ASYNCHRONOUS = {"grpo": "grpo.async_grpo", "ppo": "ppo.async_ppo"}
+"""Keys of rollouts some steps off, by section."""
+
+
 def _nemo_settings(step: Described) -> dict[str, Any]:
-    """Return the overrides of NeMo-RL, whose batches are counted in samples."""
-    samples = step.prompts * step.samples_per_prompt
-    megatron = "policy.megatron_cfg"
-    generation = "policy.generation"
+    """Return the overrides of NeMo-RL, whose batches are counted in samples, or in pairs of them by `dpo`."""
+    section = NEMO_SECTIONS[step.algorithm]
     settings: dict[str, Any] = {
         "cluster.num_nodes": max(step.devices // step.devices_per_node, 1),
         "cluster.gpus_per_node": min(step.devices, step.devices_per_node),
-        "grpo.num_prompts_per_step": step.prompts,
-        "grpo.num_generations_per_prompt": step.samples_per_prompt,
-        "policy.train_global_batch_size": samples // step.updates,
-        "policy.train_micro_batch_size": step.micro_batch,
-        "policy.max_total_sequence_length": step.max_tokens,
-        f"{megatron}.enabled": step.is_megatron,
     }
+    if section not in NEMO_WITHOUT_ROLLOUTS:
+        settings[f"{section}.num_prompts_per_step"] = step.prompts
+        settings[f"{section}.num_generations_per_prompt"] = step.samples_per_prompt
+    # Both responses of a pair are in one micro-batch (nemo_rl/algorithms/dpo.py).
+    micro_batch = max(step.micro_batch // 2, 1) if section == "dpo" else step.micro_batch
+    settings["policy.train_global_batch_size"] = step.prompts * step.samples_per_prompt // step.updates
+    settings["policy.train_micro_batch_size"] = micro_batch
+    settings["policy.max_total_sequence_length"] = step.max_tokens
+    for network in ("policy", "value") if section == "ppo" else ("policy",):
+        settings |= _nemo_trainer(network, step)
+    if section not in NEMO_WITHOUT_ROLLOUTS:
+        settings |= _nemo_generation(step)
+    asynchronous = NEMO_ASYNCHRONOUS.get(section)
+    if asynchronous is not None:
+        settings[f"{asynchronous}.enabled"] = step.steps_off > 0
+        if step.steps_off:
+            settings[f"{asynchronous}.max_trajectory_age_steps"] = step.steps_off
+    return settings
+
+
+def _nemo_trainer(network: str, step: Described) -> dict[str, Any]:
+    """Return the overrides of the trainer of a network, `policy` or `value`; one of both stacks is enabled."""
+    dtensor, megatron = f"{network}.dtensor_cfg", f"{network}.megatron_cfg"
+    settings: dict[str, Any] = {f"{dtensor}.enabled": not step.is_megatron, f"{megatron}.enabled": step.is_megatron}
     if step.is_megatron:
         settings[f"{megatron}.tensor_model_parallel_size"] = step.tensor
         settings[f"{megatron}.pipeline_model_parallel_size"] = step.pipeline
         settings[f"{megatron}.context_parallel_size"] = step.context_parallel
         settings[f"{megatron}.expert_model_parallel_size"] = step.expert_parallel
     else:
-        settings["policy.dtensor_cfg.tensor_parallel_size"] = step.tensor
-        settings["policy.dtensor_cfg.context_parallel_size"] = step.context_parallel
-    settings[f"{generation}.vllm_cfg.tensor_parallel_size"] = step.rollout_tensor
-    settings[f"{generation}.vllm_cfg.enforce_eager"] = step.is_eager
+        settings[f"{dtensor}.tensor_parallel_size"] = step.tensor
+        settings[f"{dtensor}.context_parallel_size"] = step.context_parallel
+    return settings
+
+
+def _nemo_generation(step: Described) -> dict[str, Any]:
+    """Return the overrides of the engines."""
+    generation = "policy.generation"
+    settings: dict[str, Any] = {
+        f"{generation}.vllm_cfg.tensor_parallel_size": step.rollout_tensor,
+        f"{generation}.vllm_cfg.enforce_eager": step.is_eager,
+    }
     if step.rollout_precision != step.precision:
         settings[f"{generation}.vllm_cfg.precision"] = step.rollout_precision
     if step.memory_fraction is not None:
@@ -81,9 +121,6 @@ def _nemo_settings(step: Described) -> dict[str, Any]:
         resources = f"{generation}.colocated.resources"
         settings[f"{resources}.num_nodes"] = max(step.rollout_devices // step.devices_per_node, 1)
         settings[f"{resources}.gpus_per_node"] = min(step.rollout_devices, step.devices_per_node)
-    settings["grpo.async_grpo.enabled"] = step.steps_off > 0
-    if step.steps_off:
-        settings["grpo.async_grpo.max_trajectory_age_steps"] = step.steps_off
     return settings
 
 
@@ -92,25 +129,46 @@ ESTIMATORS = {"grpo": "grpo", "dapo": "grpo", "ppo": "gae", "rloo": "rloo", "rei
 
 
 def _verl_settings(step: Described) -> dict[str, Any]:
-    """Return the overrides of verl, whose batches are counted in prompts."""
-    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    settings: dict[str, Any] = {
+    """Return the overrides of verl; empty for what it does not train."""
+    if step.algorithm in ESTIMATORS:
+        return _verl_rollout_settings(step)
+    return _verl_sft_settings(step) if step.algorithm == "sft" else {}
+
+
+def _verl_devices(step: Described) -> dict[str, Any]:
+    """Return the overrides of the devices of the trainer."""
+    return {
         "trainer.nnodes": max(step.devices // step.devices_per_node, 1),
         "trainer.n_gpus_per_node": min(step.devices, step.devices_per_node),
-        "algorithm.adv_estimator": ESTIMATORS.get(step.algorithm, step.algorithm),
+    }
+
+
+def _verl_degrees(section: str, step: Described) -> dict[str, Any]:
+    """Return the overrides of the degrees of Megatron-LM, of a section of the configuration."""
+    return {
+        f"{section}.tensor_model_parallel_size": step.tensor,
+        f"{section}.pipeline_model_parallel_size": step.pipeline,
+        f"{section}.context_parallel_size": step.context_parallel,
+        f"{section}.expert_model_parallel_size": step.expert_parallel,
+    }
+
+
+def _verl_rollout_settings(step: Described) -> dict[str, Any]:
+    """Return the overrides of `ppo_trainer.yaml`, whose batches are counted in prompts."""
+    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    settings = _verl_devices(step)
+    settings |= {
+        "algorithm.adv_estimator": ESTIMATORS[step.algorithm],
         "data.train_batch_size": step.prompts,
         "data.max_prompt_length": step.prompt_tokens,
         "data.max_response_length": step.max_tokens - step.prompt_tokens,
         f"{rollout}.n": step.samples_per_prompt,
         f"{actor}.ppo_mini_batch_size": max(step.prompts // step.updates, 1),
         f"{actor}.use_kl_loss": step.has_reference,
-        f"{actor}.strategy": "megatron" if step.is_megatron else "fsdp2",
+        f"{actor}.strategy": "megatron" if step.is_megatron else "fsdp",
     }
     if step.is_megatron:
-        settings[f"{actor}.megatron.tensor_model_parallel_size"] = step.tensor
-        settings[f"{actor}.megatron.pipeline_model_parallel_size"] = step.pipeline
-        settings[f"{actor}.megatron.context_parallel_size"] = step.context_parallel
-        settings[f"{actor}.megatron.expert_model_parallel_size"] = step.expert_parallel
+        settings |= _verl_degrees(f"{actor}.megatron", step)
     else:
         settings[f"{actor}.ulysses_sequence_parallel_size"] = step.context_parallel
     settings[f"{actor}.ppo_micro_batch_size_per_gpu"] = step.micro_batch
@@ -122,6 +180,21 @@ def _verl_settings(step: Described) -> dict[str, Any]:
         settings["rollout.nnodes"] = max(step.rollout_devices // step.devices_per_node, 1)
         settings["rollout.n_gpus_per_node"] = min(step.rollout_devices, step.devices_per_node)
     return settings
+
+
+def _verl_sft_settings(step: Described) -> dict[str, Any]:
+    """Return the overrides of `sft_trainer_engine.yaml`, which trains on responses that are given."""
+    settings = _verl_devices(step)
+    settings |= {
+        "data.train_batch_size": step.prompts * step.samples_per_prompt // step.updates,
+        "data.use_dynamic_bsz": False,
+        "data.micro_batch_size_per_gpu": step.micro_batch,
+        "data.max_length": step.max_tokens,
+        "engine": "megatron" if step.is_megatron else "fsdp",
+    }
+    if step.is_megatron:
+        return settings | _verl_degrees("engine", step)
+    return settings | {"engine.ulysses_sequence_parallel_size": step.context_parallel}
 
 
 _WRITERS = {"nemo-rl": _nemo_settings, "verl": _verl_settings}

@@ -63,7 +63,7 @@ def test_what_fits_nowhere_is_one_sentence() -> None:
 def test_settings_are_in_the_words_of_the_framework() -> None:
     verl = dict(line.split("=") for line in ask(updates_per_step=4, rollout_tensor=2).settings.splitlines())
     assert verl["data.train_batch_size"] == "16" and verl["actor_rollout_ref.actor.ppo_mini_batch_size"] == "4"
-    assert verl["actor_rollout_ref.actor.strategy"] == "fsdp2"
+    assert verl["actor_rollout_ref.actor.strategy"] == "fsdp"
     assert verl["actor_rollout_ref.rollout.tensor_model_parallel_size"] == "2"
     apart = ask(framework="nemo-rl", rollout_workers=4, steps_off=1, rollout_precision="fp8")
     nemo = dict(line.split("=") for line in apart.settings.splitlines())

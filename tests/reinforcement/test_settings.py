@@ -1,0 +1,126 @@
+"""Settings in the words of frameworks: every key is one of the configuration of its algorithm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paleo_lite.reinforcement.algorithms import ALGORITHMS
+from paleo_lite.reinforcement.settings import Described, settings_text
+
+NEMO_TRAINER = [
+    "train_global_batch_size",
+    "train_micro_batch_size",
+    "max_total_sequence_length",
+    "dtensor_cfg.enabled",
+    "dtensor_cfg.tensor_parallel_size",
+    "dtensor_cfg.context_parallel_size",
+    "megatron_cfg.enabled",
+    "megatron_cfg.tensor_model_parallel_size",
+    "megatron_cfg.pipeline_model_parallel_size",
+    "megatron_cfg.context_parallel_size",
+    "megatron_cfg.expert_model_parallel_size",
+]
+
+NEMO_GENERATION = [
+    "vllm_cfg.tensor_parallel_size",
+    "vllm_cfg.enforce_eager",
+    "vllm_cfg.precision",
+    "vllm_cfg.gpu_memory_utilization",
+    "colocated.enabled",
+    "colocated.resources.num_nodes",
+    "colocated.resources.gpus_per_node",
+]
+
+GROUPS = ("num_prompts_per_step", "num_generations_per_prompt")
+
+# examples/configs of NVIDIA-NeMo/RL: grpo_math_1B.yaml, ppo_math_1B.yaml, dpo.yaml, sft.yaml, distillation_math.yaml
+NEMO = {
+    "grpo": {"grpo": [*GROUPS, "async_grpo.enabled", "async_grpo.max_trajectory_age_steps"]},
+    "ppo": {"ppo": [*GROUPS, "async_ppo.enabled", "async_ppo.max_trajectory_age_steps"], "value": NEMO_TRAINER},
+    "dpo": {},
+    "sft": {},
+    "distillation": {"distillation": [*GROUPS]},
+}  # fmt: skip
+
+# verl/trainer/config of volcengine/verl: _generated_ppo_trainer.yaml, its twin of Megatron-LM, sft_trainer_engine.yaml
+VERL = {
+    "rollouts": {
+        "algorithm": ["adv_estimator"],
+        "data": ["train_batch_size", "max_prompt_length", "max_response_length"],
+        "trainer": ["nnodes", "n_gpus_per_node"],
+        "rollout": ["nnodes", "n_gpus_per_node"],  # one_step_off_ppo_trainer.yaml
+        "actor_rollout_ref.actor": [
+            "ppo_mini_batch_size", "use_kl_loss", "strategy", "ulysses_sequence_parallel_size",
+            "ppo_micro_batch_size_per_gpu", "megatron.tensor_model_parallel_size",
+            "megatron.pipeline_model_parallel_size", "megatron.context_parallel_size",
+            "megatron.expert_model_parallel_size",
+        ],
+        "actor_rollout_ref.rollout": ["n", "tensor_model_parallel_size", "enforce_eager", "gpu_memory_utilization"],
+    },
+    "sft": {
+        "": ["engine"],
+        "trainer": ["nnodes", "n_gpus_per_node"],
+        "data": ["train_batch_size", "use_dynamic_bsz", "micro_batch_size_per_gpu", "max_length"],
+        "engine": [
+            "ulysses_sequence_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+            "context_parallel_size", "expert_model_parallel_size",
+        ],
+    },
+}  # fmt: skip
+
+SECTIONS = {"dapo": "grpo", "rloo": "grpo", "reinforce++": "grpo"}
+
+
+def keys_of(sections: dict[str, list[str]]) -> set[str]:
+    """Return the keys of a configuration."""
+    return {f"{section}.{name}".lstrip(".") for section, names in sections.items() for name in names}
+
+
+def described(algorithm: str, **changes: Any) -> Described:
+    """Return a step of 32 prompts with 4 samples each."""
+    step = Described(
+        algorithm=algorithm, prompts=32, samples_per_prompt=4, updates=2, prompt_tokens=100, max_tokens=1124,
+        micro_batch=4, tensor=1, pipeline=1, context_parallel=2, expert_parallel=1, is_megatron=False, precision="bf16",
+        rollout_tensor=2, rollout_precision="fp8", rollout_devices=8, devices=32, devices_per_node=8,
+        is_colocated=False, steps_off=1, is_eager=False, memory_fraction=0.6, has_reference=True,
+    )  # fmt: skip
+    return step._replace(**changes)
+
+
+def settings_of(framework: str, step: Described) -> dict[str, str]:
+    """Return the settings by key."""
+    return dict(line.split("=", maxsplit=1) for line in settings_text(framework, step).splitlines())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("is_megatron", [False, True])
+def test_every_key_exists_in_the_configuration_of_the_algorithm(algorithm: str, is_megatron: bool) -> None:
+    step = described(algorithm, is_megatron=is_megatron)
+    section = SECTIONS.get(algorithm, algorithm)
+    common = {"cluster": ["num_nodes", "gpus_per_node"], "policy": NEMO_TRAINER}
+    known = keys_of({**common, **NEMO[section]})
+    if ALGORITHMS[algorithm].rolls_out and section != "sft":
+        known |= keys_of({"policy.generation": NEMO_GENERATION})
+    found = set(settings_of("nemo-rl", step))
+    assert found and found <= known
+    found = set(settings_of("verl", step))
+    assert found <= keys_of(VERL["sft" if section == "sft" else "rollouts"])
+    assert bool(found) == (algorithm not in ("dpo", "distillation"))
+
+
+def test_preference_pairs_are_the_samples_of_nemo_rl() -> None:
+    """Its trainer doubles both batch sizes, for the chosen and the rejected response of a pair."""
+    pairs = settings_of("nemo-rl", described("dpo", samples_per_prompt=1))
+    assert pairs["policy.train_global_batch_size"] == "16" and pairs["policy.train_micro_batch_size"] == "2"
+    assert not any(key.startswith(("grpo", "policy.generation")) for key in pairs)
+
+
+def test_one_of_two_trainers_of_nemo_rl_is_enabled() -> None:
+    settings = settings_of("nemo-rl", described("grpo", is_megatron=True))
+    assert settings["policy.dtensor_cfg.enabled"] == "false" and settings["policy.megatron_cfg.enabled"] == "true"
+
+
+def test_a_framework_without_words_has_no_settings() -> None:
+    assert settings_text("slime", described("grpo")) == ""
