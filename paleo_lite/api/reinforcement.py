@@ -37,6 +37,7 @@ from ..serving.drafts import heads_of
 from ..serving.options import SimulationOptions, make_speculation
 from ..serving.placement import Division
 from ..timing.blocks import supports_stack
+from ..timing.fine_tuning import adapter_products
 from ..timing.training_options import TrainingOptions
 from .deployments import Deployments, find_decoder, find_draft
 from .question import Question
@@ -280,7 +281,9 @@ def time_trainer_of(
     largest = LargestMicroBatch(jobs.longest, longest_size)
     if size * tokens.mean() > longest_size * longest_tokens(question):  # short samples may fill more of a micro-batch
         largest = LargestMicroBatch(jobs.mean, size)
-    times = time_trainer(job, topology, parallel, batching, largest, constants)
+    has_units = framework.has_adapter_units and not question.uses_megatron
+    adapters = adapter_products(job.workload.trained_layers) if has_units else ()
+    times = time_trainer(job, topology, parallel, batching, largest, constants, adapter_units=len(adapters))
     if question.lora is None or not has_reference(question):
         return times
     frozen = replace(question, lora=None)
@@ -387,9 +390,7 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
     framework, network = question.framework_rules, job.workload.network
     usual = framework.transfer if devices.is_colocated else framework.transfer_apart
     path = settings_of(question.engine_settings).get("transfer", usual)
-    share = 1.0
-    if question.lora is not None and not framework.merges_adapters:
-        share = min(job.workload.trainable_parameters / network.parameters, 1.0)
+    adapters = () if framework.merges_adapters else adapter_products(job.workload.trained_layers)
     evidence = evidence_of(question.calibration)
     return transfer_weights(
         network,
@@ -399,7 +400,7 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
         question.rollout_tensor,
         constants,
         senders=devices.trainer,
-        share=share,
+        adapters=adapters,
     )
 
 

@@ -230,6 +230,11 @@ def _notes(predicted: Predicted) -> tuple[str, ...]:
             f"stages wait for {trainer.bubble_share:.0%} of an update, of {trainer.micro_batches} micro-batches: fewer "
             "`--updates-per-step` or a smaller `--pipeline` shortens it"
         )
+    if trainer.waits_for_host:
+        notes.append(
+            f"updates wait for the host, which gathers {trainer.adapter_units:,} matrices of adapters one by one in "
+            "every pass: a larger `--micro-batch` has fewer passes, and strategy=fsdp2 of verl shards whole blocks"
+        )
     available = usable_bytes(predicted.devices.device)
     if trainer.memory_bytes is not None and trainer.memory_bytes > available:
         notes.append(

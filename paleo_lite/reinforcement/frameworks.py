@@ -45,6 +45,8 @@ class Framework(NamedTuple):
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
     # Whether the reference lies in the memory of the host until it computes, even where no engine needs the room.
     swaps_reference: bool = False
+    # Whether FSDP shards every matrix of an adapter as a unit of its own, which the host gathers in every pass.
+    has_adapter_units: bool = False
     merges_adapters: bool = False  # whether adapters are merged into the weights, of which engines get all
     memory_fraction: float | None = None  # of the engine; None for the engine's own default
     max_sequences: int | None = None  # most live sequences of an engine; None for the engine's own default
@@ -72,6 +74,7 @@ FRAMEWORKS = {
         "volcengine/verl b178a3c; graphs and sequences: verl/trainer/config/rollout/rollout.yaml at 035682e",
         execution="eager",
         sharding="full-shard",
+        has_adapter_units=True,  # get_fsdp_wrap_policy of the usual strategy fsdp, verl/utils/fsdp_utils.py
         memory_fraction=0.5,
         max_sequences=1024,
     ),

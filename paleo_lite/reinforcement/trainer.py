@@ -34,6 +34,14 @@ FORWARD_SHARE_OF_EXCHANGE = 0.5
 """Share of the exchange of activations of a micro-batch that belongs to its forward pass."""
 
 
+PASSES_OF_UPDATE = 3.0
+"""Forward passes that the host of an update takes for units of FSDP: the backward pass frees, exchanges and gathers.
+
+Recomputation adds one. With it, the hooks of FSDP alone (PyTorch 2.13, without a device and without exchange) take 4.06
+times those of a forward pass.
+"""
+
+
 class Batching(NamedTuple):
     """How the samples of an update become micro-batches."""
 
@@ -63,6 +71,8 @@ class TrainerTimes(msgspec.Struct, frozen=True):
     micro_batches: int  # micro-batches of a rank and update
     samples_per_micro_batch: int
     description: str  # the parallel configuration as text
+    adapter_units: int = 0  # matrices of adapters that hosts gather one by one
+    waits_for_host: bool = False  # whether an update takes the time of the host, for these matrices
     # One forward pass of the frozen weights, without adapters; None where that is `forward_s`.
     frozen_forward_s: float | None = None
 
@@ -74,6 +84,8 @@ def time_trainer(
     batching: Batching,
     largest: LargestMicroBatch,
     constants: RlConstants,
+    *,
+    adapter_units: int = 0,  # matrices of adapters that FSDP shards apart
 ) -> TrainerTimes:
     """Return the times of the trainer on all devices of a topology.
 
@@ -99,10 +111,15 @@ def time_trainer(
     forward_s = slots * micro_batch_forward_s(job, topology, settings, plan)
     once_s = float(step.update_s + plan.costs.overhead_s) + _exposed_gradients_s(step)
     passes_s = float(step.time_s) - once_s
+    # Device and host work at the same time; FSDP lets the host run ahead by two units at most.
+    host_s = micro_batches * adapter_units * constants.unit_s
+    host_passes = PASSES_OF_UPDATE + (plan.config.recompute == "full")
     optimizer_bytes, parameter_bytes = _state_bytes(plan)
     return TrainerTimes(
-        forward_s=float(forward_s * factor * batching.updates),
-        update_s=float((passes_s * factor + once_s) * batching.updates),
+        forward_s=float(max(forward_s * factor, host_s) * batching.updates),
+        update_s=float((max(passes_s * factor, host_s * host_passes) + once_s) * batching.updates),
+        adapter_units=adapter_units,
+        waits_for_host=host_s * host_passes > passes_s * factor,
         imbalance=float(imbalance * batch_size / per_update),  # over equal shares of the samples, not of the places
         bubble_share=float(1 - micro_batches / slots),
         memory_bytes=max(float(step.memory_bytes or 0.0), largest_bytes),

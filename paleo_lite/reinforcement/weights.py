@@ -6,10 +6,12 @@ by one. Copies to the host are of memory that is not pinned, which reach a small
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..architectures import Network
 from ..counting.kinds import is_grouped_product
+from ..counting.layer import Layer
 from ..distributed.links import Topology
 from ..formats import bytes_per_number
 from ..machines import Device, read_links
@@ -27,9 +29,9 @@ class WeightTransfer(NamedTuple):
     bytes_per_s: float  # rate of the slowest link on the way
 
 
-def count_tensors(network: Network) -> int:
+def count_tensors(layers: Iterable[Layer]) -> int:
     """Return the tensors of a checkpoint: the matrices of every expert are tensors of their own."""
-    return sum(shape[0] if is_grouped_product(layer) else 1 for layer in network.layers for shape in layer.weights)
+    return sum(shape[0] if is_grouped_product(layer) else 1 for layer in layers for shape in layer.weights)
 
 
 def transfer_weights(
@@ -41,14 +43,13 @@ def transfer_weights(
     constants: RlConstants,
     *,
     senders: int,  # devices of the trainer
-    share: float = 1.0,  # share of the parameters that is trained, and so is transferred
+    adapters: Sequence[Layer] = (),  # layers of the adapters where they alone are transferred
 ) -> WeightTransfer:
     """Return how new weights reach the engines."""
-    tensors = count_tensors(network)
-    if share < 1:
-        tensors = 2 * sum(1 for layer in network.layers if layer.weights)  # two small matrices beside each
+    tensors = count_tensors(adapters or network.layers)
+    parameters = sum(layer.parameters for layer in adapters) if adapters else network.parameters
     number_bytes = max(bytes_per_number(precision), 1.0)
-    total_bytes = network.parameters * number_bytes * share
+    total_bytes = parameters * number_bytes
     received_bytes = total_bytes
     if path == RESHARDED:
         received_bytes = total_bytes / min(senders, max(rollout_tensor, 1))

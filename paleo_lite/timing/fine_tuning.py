@@ -178,6 +178,11 @@ def adapted_layers(layers: Sequence[Layer]) -> list[Layer]:
     return [layers[index] for index in sorted(_find_adapted(layers, ()))]
 
 
+def adapter_products(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return the products of the adapters, each of which has a matrix; empty without adapters."""
+    return tuple(layer for layer in layers if ADAPTER in layer.attributes and layer.weights)
+
+
 def _insert_adapters(layers: Sequence[Layer], chosen: set[int], tuning: FineTuning) -> tuple[Layer, ...]:
     """Return the layers, with the layers of an adapter after each chosen one."""
     inserted: list[Layer] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from paleo_lite.architectures import find_network
@@ -10,9 +12,10 @@ from paleo_lite.machines import find_device
 from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
 from paleo_lite.reinforcement.weights import count_tensors, swap_s, transfer_weights
+from paleo_lite.timing.fine_tuning import FineTuning, adapt_layers, adapter_products
 
 
-def moved(network: str, path: str, devices: int = 32, precision: str = "bf16", **changes: float) -> float:
+def moved(network: str, path: str, devices: int = 32, precision: str = "bf16", **changes: Any) -> float:
     computer = usual_computer("h100-sxm")
     assert computer is not None
     topology = computer.topology(devices)
@@ -23,8 +26,8 @@ def moved(network: str, path: str, devices: int = 32, precision: str = "bf16", *
 
 
 def test_experts_are_tensors_of_their_own() -> None:
-    assert count_tensors(find_network("qwen3-30b-a3b")) > 48 * 128
-    assert count_tensors(find_network("qwen3-8b")) < 1000
+    assert count_tensors(find_network("qwen3-30b-a3b").layers) > 48 * 128
+    assert count_tensors(find_network("qwen3-8b").layers) < 1000
 
 
 @pytest.mark.parametrize("path", [GATHERED, BROADCAST, RESHARDED])
@@ -42,7 +45,10 @@ def test_inside_a_node_weights_do_not_wait_for_the_network() -> None:
 
 
 def test_adapters_travel_alone() -> None:
-    assert moved("qwen3-32b", GATHERED, share=0.01) < 0.3 * moved("qwen3-32b", GATHERED)
+    """Two matrices of rank 16 beside each of the seven products of the 64 blocks of Qwen3-32B."""
+    adapters = adapter_products(adapt_layers(find_network("qwen3-32b").layers, FineTuning(lora_rank=16)))
+    assert len(adapters) == 64 * 7 * 2
+    assert moved("qwen3-32b", GATHERED, adapters=adapters) < 0.3 * moved("qwen3-32b", GATHERED)
 
 
 def test_experts_are_converted_one_by_one() -> None:

@@ -30,6 +30,7 @@ class FittedPart(NamedTuple):
     measured_s: float
     scaled_s: dict[str, float]  # seconds that a constant multiplies
     divided_s: dict[str, float]  # seconds that a constant divides
+    host_s: dict[str, float]  # seconds that a constant multiplies, of the host at the same time
 
 
 def parts_of(rows: Sequence[RlMeasurement], constants: RlConstants) -> list[FittedPart]:
@@ -39,7 +40,7 @@ def parts_of(rows: Sequence[RlMeasurement], constants: RlConstants) -> list[Fitt
         try:
             if "transfer" in row.phases:
                 parts.append(_transfer_part(row, constants))
-            if row.question.sharding == "full-shard" and row.question.lora is None:
+            if row.question.sharding == "full-shard" and (row.question.lora is None or has_units(row)):
                 parts += _trainer_parts(row, constants)
         except PaleoError:
             continue  # which the page of errors names
@@ -60,7 +61,7 @@ def _transfer_part(row: RlMeasurement, constants: RlConstants) -> FittedPart:
         scaled["converted_s"] = float(wires.tensors)
     if row.part != TRANSFER:
         scaled["wake_s"] = 1.0
-    return FittedPart(row, row.phases["transfer"], scaled, {share: wires.time_s})
+    return FittedPart(row, row.phases["transfer"], scaled, {share: wires.time_s}, {})
 
 
 def path_of(row: RlMeasurement) -> str:
@@ -77,16 +78,28 @@ def share_of(row: RlMeasurement, devices: Devices) -> str:
 
 def _trainer_parts(row: RlMeasurement, constants: RlConstants) -> list[FittedPart]:
     """Return the passes of a row whose trainer has not the tuned stack."""
-    times = predict_trainer(row.question, msgspec.structs.replace(constants, other_slowdown=1.0))
-    passes = {"update": times.update_s, "old_log_probs": times.forward_s}
+    device = predict_trainer(row.question, msgspec.structs.replace(constants, other_slowdown=1.0, unit_s=0.0))
+    host = predict_trainer(row.question, msgspec.structs.replace(constants, other_slowdown=0.0, unit_s=1.0))
     return [
-        FittedPart(row, row.phases[name], {"other_slowdown": seconds}, {})
-        for name, seconds in passes.items()
-        if row.phases.get(name)
+        FittedPart(
+            row,
+            row.phases[phase],
+            {"other_slowdown": getattr(device, name)},
+            {},
+            {"unit_s": getattr(host, name)} if has_units(row) else {},
+        )
+        for phase, name in (("update", "update_s"), ("old_log_probs", "forward_s"))
+        if row.phases.get(phase)
     ]
+
+
+def has_units(row: RlMeasurement) -> bool:
+    """Return whether the adapters of a row are units of FSDP."""
+    return row.question.lora is not None and row.question.framework_rules.has_adapter_units
 
 
 def part_s(part: FittedPart, constants: dict[str, float]) -> float:
     """Return the seconds of a part under some constants."""
-    scaled_s = sum(constants[name] * amount for name, amount in part.scaled_s.items())
-    return scaled_s + sum(amount / constants[name] for name, amount in part.divided_s.items())
+    device_s = sum(constants[name] * amount for name, amount in part.scaled_s.items())
+    device_s += sum(amount / constants[name] for name, amount in part.divided_s.items())
+    return max(device_s, sum(constants[name] * amount for name, amount in part.host_s.items()))

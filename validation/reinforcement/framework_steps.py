@@ -305,7 +305,7 @@ def _question(row: dict[str, str], **changes: Any) -> pl.Rl:
         "max_tokens": prompt_tokens + _longest_response(row),
         "clipped_share": _clipped_share_of(row["notes"]),
         "updates_per_step": _updates_of(row),
-        "micro_batch": _micro_batch_of(row["micro_batch"]),
+        "micro_batch": _micro_batch_of(row["micro_batch"], int(row["gpus"] or 8)),
         "micro_batch_tokens": PACKED_TOKENS if row["micro_batch"].startswith("packed") else None,
         "recompute": "none" if "checkpointing OFF" in row["notes"] else None,
         "lora": _lora_of(row["lora"]),
@@ -361,10 +361,15 @@ def _clipped_share_of(notes: str) -> float | None:
     return int(stated[1]) / 100 if stated[1] else float(stated[2])
 
 
-def _micro_batch_of(text: str) -> int | None:
-    """Return the samples of a micro-batch; None where they are packed."""
-    match = re.match(r"(\d+)(/gpu|$|\?)", text)
-    return int(match[1]) if match else None
+def _micro_batch_of(text: str, devices: int) -> int | None:
+    """Return the samples of a micro-batch of one device; None where they are packed.
+
+    verl divides ``ppo_micro_batch_size`` by the devices (verl/workers/fsdp_workers.py).
+    """
+    match = re.match(r"(\d+)(/gpu|$|\?| global)", text)
+    if match is None:
+        return None
+    return max(int(match[1]) // devices, 1) if match[2] == " global" else int(match[1])
 
 
 def _updates_of(row: dict[str, str]) -> int:

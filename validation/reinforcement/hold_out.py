@@ -6,7 +6,7 @@ Phases that sources publish, passes of trainers and transfers of weights are jud
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from paleo_lite.reporting.document import Column, Document, Table, format_percen
 
 from ..columns import error_columns
 from .fit import RlPieces, hold_out, pieces_of, with_fit
-from .fit_parts import parts_of
+from .fit_parts import FittedPart, parts_of
 from .framework_steps import Refused, framework_rows
 from .published import TRAINER, TRANSFER, RlMeasurement, nemo_rows
 
@@ -36,6 +36,9 @@ SOURCE = "source"
 
 ALL = "all sources but the summaries"
 """Whose measurements the phases are judged by."""
+
+PASSES = ("old_log_probs", "update")
+"""Phases of the trainer whose constants are judged with networks held out, too."""
 
 NEAR = 1.5
 """Factor within which a forecast of a part counts as near."""
@@ -88,22 +91,41 @@ def validate_rl(data: Path) -> RlValidation:
         errors_of("device", _forecasts(hold_out(measured, lambda row: row.gpu, parts))),
         errors_of("release", _forecasts(hold_out(measured, lambda row: row.version, parts))),
     ]
-    judged: list[Judged] = []
-    for source in dict.fromkeys(row.source for row in others):
-        constants = with_fit(shipped, measured, [part for part in parts if part.row.source != source])
-        for row in others:
-            if row.source != source:
-                continue
-            try:
-                judged.append(forecast(row, constants))
-            except PaleoError as error:
-                refused.append(Refused(row.source, str(error)))
+    judged = _judge(others, measured, parts, lambda row: row.source, refused)
     steps = [case for case in judged if case.step is not None]
     for framework in sorted({case.row.framework for case in steps}):
         rows.append(errors_of(SOURCE, [case for case in steps if case.row.framework == framework], framework))
     rows.append(errors_of(SOURCE, steps, ALL))
     rows += [errors for phase in PHASES if (errors := phase_errors(phase, judged)) is not None]
+    for framework in sorted({case.row.framework for case in judged if "transfer" in case.row.phases}):
+        of_framework = [case for case in judged if case.row.framework == framework]
+        errors = phase_errors("transfer", of_framework, source=framework)
+        rows += [] if errors is None else [errors]
+    passes = [row for row in others if row.part != TRANSFER]
+    judged = _judge(passes, measured, parts, lambda row: row.network, [])
+    rows += [errors for phase in PASSES if (errors := phase_errors(phase, judged, held_out="network")) is not None]
     return RlValidation(rows, _reasons(refused))
+
+
+def _judge(
+    rows: Sequence[RlMeasurement],
+    measured: Sequence[RlPieces],
+    parts: Sequence[FittedPart],
+    group: Callable[[RlMeasurement], str],
+    refused: list[Refused],
+) -> list[Judged]:
+    """Return the forecasts of rows with constants fitted to the parts of all other groups; append what is refused."""
+    judged: list[Judged] = []
+    for name in dict.fromkeys(group(row) for row in rows):
+        constants = with_fit(rl_constants(), measured, [part for part in parts if group(part.row) != name])
+        for row in rows:
+            if group(row) != name:
+                continue
+            try:
+                judged.append(forecast(row, constants))
+            except PaleoError as error:
+                refused.append(Refused(row.source, str(error)))
+    return judged
 
 
 def _pieces(rows: Iterator[RlMeasurement], refused: list[Refused]) -> Iterator[RlPieces]:
@@ -185,14 +207,14 @@ def ordered_share(judged: Sequence[Judged]) -> float | None:
     return float(np.mean(right)) if right else None
 
 
-def phase_errors(phase: str, judged: Sequence[Judged]) -> RlErrors | None:
+def phase_errors(phase: str, judged: Sequence[Judged], *, held_out: str = SOURCE, source: str = ALL) -> RlErrors | None:
     """Return the errors of a phase, of which one number is published where several passes run; None if none is."""
     pairs = [
         (case.phases.get(phase, 0.0), case.row.phases[phase])
         for case in judged
         if case.row.phases.get(phase) and case.phases.get(phase)
     ]
-    return _errors(SOURCE, ALL, phase, pairs) if pairs else None
+    return _errors(held_out, source, phase, pairs) if pairs else None
 
 
 def rl_page(validation: RlValidation) -> Document:
