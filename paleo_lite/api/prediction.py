@@ -189,7 +189,12 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
     from ..timing.capacity import predict_with_memory
 
     return predict_with_memory(
-        workload, machine, model, fit_batch=question.fit_batch, names_remedies=question.names_remedies
+        workload,
+        machine,
+        model,
+        fit_batch=question.fit_batch,
+        names_remedies=question.names_remedies,
+        answers=question.remedy_answers,
     )
 
 
@@ -224,7 +229,7 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
     if not question.names_remedies:
         return step.prediction
     shard = partial(step_of_shards, job, question.attention, question.execution)
-    prediction = step.with_remedies(shard)
+    prediction = step.with_remedies(question.remedy_answers, shard)
     fit = prediction.memory
     if fit is None or fit.fits or fit.remedies:
         return prediction

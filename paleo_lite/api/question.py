@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..calibration.store import Calibration
     from ..distributed.parallel_config import ParallelConfig
     from ..timing.budget import Amount
+    from ..timing.capacity import RemedyAnswers
     from ..timing.facility import Facility
     from ..timing.training_options import TrainingOptions
 
@@ -107,6 +108,7 @@ class Question(msgspec.Struct, frozen=True):
     fit_batch: bool = False  # whether the batch is the largest one that fits into the memory
     memory: bool = False  # whether the memory is estimated at inference, too
     names_remedies: bool = True  # whether an answer that does not fit says what would make it fit
+    remedy_answers: RemedyAnswers | None = None  # what it answers with other options; None if remedies have no times
     amount: Amount | None = None  # of training, for hours, cost and energy
     facility: Facility | None = None
 

@@ -21,7 +21,14 @@ from ..machines import Machine
 from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.attention import is_fused_attention
 from ..timing.blocks import KERNEL_NOTE, stack_constants
-from ..timing.capacity import CandidateRemedy, ShardedStep, compare_memory, fit_memory, too_large_message
+from ..timing.capacity import (
+    CandidateRemedy,
+    RemedyAnswers,
+    ShardedStep,
+    compare_memory,
+    fit_memory,
+    too_large_message,
+)
 from ..timing.memory import RESERVE_BYTES, Memory, MemoryFit, memory_by_micro_batch, usable_bytes
 from ..timing.optimizers import OPTIMIZERS
 from ..timing.predicting import StackOfStep
@@ -63,12 +70,16 @@ class StepAlone(NamedTuple):
     copies_s: float  # time in which it waits for copies of activations
     is_saved_by_layers: bool  # whether the tensors of layers, or of their segments, are all that it saves
 
-    def with_remedies(self, shard: Callable[[CandidateRemedy], ShardedStep | None] | None = None) -> Prediction:
-        """Return the prediction, with what would make it fit if it does not; `shard` predicts it on several devices."""
+    def with_remedies(
+        self,
+        answers: RemedyAnswers | None = None,
+        shard: Callable[[CandidateRemedy], ShardedStep | None] | None = None,
+    ) -> Prediction:
+        """Return the prediction, with what would make it fit if it does not, as `fit_memory` does."""
         prediction = self.prediction
         if not self.is_saved_by_layers:
             return prediction
-        fit = fit_memory(prediction.workload, prediction.machine, prediction.model, prediction, shard)
+        fit = fit_memory(prediction.workload, prediction.machine, prediction.model, prediction, answers, shard)
         return msgspec.structs.replace(prediction, memory=fit)
 
     def as_step(self, factor: float) -> Step:

@@ -11,8 +11,8 @@ from ..errors import BadValue, PaleoError
 from ..timing.capacity import SHARDS, CandidateRemedy, ShardedStep
 from ..timing.memory import usable_bytes
 from ..units import format_number, format_si
-from .clusters import Cluster, cluster_prior
-from .job import Job, Step
+from .clusters import Cluster
+from .job import Job
 from .links import Topology, flat_topology, link_rate
 from .parallel_config import ParallelConfig
 from .pipeline_layout import balanced_layout
@@ -128,7 +128,7 @@ def _possible_changes(job: Job, config: ParallelConfig, topology: Topology, glob
 def step_of_shards(
     job: Job, attention: str | None, execution: str | None, candidate: CandidateRemedy
 ) -> ShardedStep | None:
-    """Return the step of a candidate on several devices, as `train` predicts it with the options of the candidate.
+    """Return the memory of a candidate on several devices, as `train` predicts it with the options of the candidate.
 
     None if `train` refuses them.
 
@@ -148,27 +148,18 @@ def step_of_shards(
     else:
         topology = flat_topology(link_rate(_ANY_LINK), SHARDS)
 
-    def predict_with(size: int, cluster: Cluster | None) -> Step:
+    def bytes_of(size: int) -> float:
         micro = msgspec.structs.replace(config, micro_batch_size=size)
         batch_size = size * options.accumulation * SHARDS
-        return predict_step(sharded, topology, Settings(parallel=micro), batch_size, "3d", cluster)
+        step = predict_step(sharded, topology, Settings(parallel=micro), batch_size, "3d")
+        return float(step.memory_bytes or 0.0)
 
-    size = options.micro_batch(candidate.workload.batch_size)
-    cluster = cluster_prior() if job.model.is_forecast and computer is not None else None
     try:
-        step = predict_with(size, cluster)
+        total_bytes = bytes_of(options.micro_batch(candidate.workload.batch_size))
     except PaleoError:
         return None
-
-    def bytes_of(samples: int) -> float:
-        return float(predict_with(samples, None).memory_bytes or 0.0)
-
     largest = _largest_by_line(bytes_of, usable_bytes(device))
-    return ShardedStep(
-        int(step.memory_bytes or 0),
-        None if largest is None else largest * options.accumulation,
-        None if computer is None else float(step.time_s),
-    )
+    return ShardedStep(int(total_bytes), None if largest is None else largest * options.accumulation)
 
 
 _ANY_LINK = "pcie4-x16"

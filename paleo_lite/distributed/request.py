@@ -53,6 +53,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
     facility: Facility | None = None
     names_micro_batch: bool = False  # whether a note names a larger micro-batch that fits and is faster
     states_micro_batch: bool = False  # whether the size of micro-batches is asked for
+    names_remedies: bool = True  # whether a note says what makes a run fit that does not
 
     def worker_counts(self) -> list[int]:
         """Return the numbers of workers; an empty list stands for all devices of the topology.
@@ -141,6 +142,11 @@ def _suggested_topology(name: str, link: str, workers: int) -> str:
         return f"{workers}x {name} @ {link}"
     per_node = math.gcd(workers, _DEVICES_OF_A_NODE)
     return f"{per_node}x {name} @ {link}, {workers // per_node} nodes @ infiniband"
+
+
+def link_to_give(device: Device) -> str | None:
+    """Return the link that several devices need to be given; None where a usual computer joins them."""
+    return None if usual_computer(device.id) is not None else _suggested_link(device)
 
 
 def _suggested_link(device: Device | None) -> str:

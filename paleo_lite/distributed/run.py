@@ -200,7 +200,7 @@ def _predict_rows(
     is_training = job.workload.phase not in GENERATION_PHASES
     if not is_training or not strategy.divides_blocks:
         return rows
-    if all(row.fits is False for row in rows):
+    if request.names_remedies and all(row.fits is False for row in rows):
         last_row = rows[-1]
         note = fitting_note(job, topology.with_workers(last_row.workers), settings, last_row.batch_size, cluster)
         rows[-1] = msgspec.structs.replace(last_row, notes=(note, *last_row.notes))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+import msgspec
 
 from ..arguments import quote_value
 from ..errors import BadValue, UnknownName
@@ -248,7 +249,13 @@ def _answer_one(question: Any) -> Prediction | PipelinePrediction:
     from ..api.prediction import predict_pass, predict_pictures
 
     pipeline_question = _question(question, find_asked_device(question))
-    return predict_pictures(pipeline_question) if question.phase == "inference" else predict_pass(pipeline_question)
+    if question.phase == "inference":
+        return predict_pictures(pipeline_question)
+    if question.phase == "training":
+        from .train import remedy_answers
+
+        pipeline_question = msgspec.structs.replace(pipeline_question, remedy_answers=remedy_answers(question))
+    return predict_pass(pipeline_question)
 
 
 def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..counting import GENERATION_PHASES
+from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
 from .compare import (
     check_network_options,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
+    from ..timing.capacity import RemedyAnswers
     from ..timing.training_options import TrainingOptions
 
 PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
@@ -159,11 +161,13 @@ def _answer_one(question: Any) -> Prediction:
 
     check_no_pipeline(question.network, "predict")
     check_network_options(question, question.phase)
+    asked = question
     question = with_usual_precision(_with_precision_of_engine(question))
     return predict_pass(
         Question.from_options(
             question,
             question.network,
+            remedy_answers=_remedy_answers(asked),
             gpu=find_asked_device(question),
             batch_size=1 if question.batch_size == FIT else question.batch_size,
             fit_batch=question.batch_size == FIT,
@@ -172,6 +176,20 @@ def _answer_one(question: Any) -> Prediction:
             policy=None if _is_known_to_models(question.engine) else question.engine,
         )
     )
+
+
+def _remedy_answers(question: Any) -> RemedyAnswers | None:
+    """Return what is answered with other options, of passes with gradients by `train`; None without memory."""
+    has_gradients = question.phase in PHASES_WITH_GRADIENTS
+    if not question.memory and not has_gradients:
+        return None
+    from ..timing.capacity import RemedyAnswers
+
+    if has_gradients:
+        from .train import remedy_answers
+
+        return remedy_answers(question)
+    return RemedyAnswers(lambda changes: float(_answer_one(replace(question, **changes)).time_s), None)
 
 
 def _training(question: Any) -> TrainingOptions | None:

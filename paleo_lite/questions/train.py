@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
+    from ..timing.capacity import RemedyAnswers
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _with_accumulation_note(question: Train, result: Any) -> Any:
     return msgspec.structs.replace(result, notes=(*result.notes, note))
 
 
-def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable:
+def _answer(question: Train, names_micro_batch: bool, *, names_remedies: bool = True) -> Prediction | ScaleTable:
     """Return the prediction on one device, or a table over numbers of devices."""
     if question.network is None:
         raise BadValue("`train` needs a network, such as llama-3-8b or resnet50")
@@ -215,8 +217,13 @@ def _answer(question: Train, names_micro_batch: bool) -> Prediction | ScaleTable
         question = replace(question, workers=None)  # what one device may do, and several may not
     if question.within is None:
         if not _asks_for_devices(question):
-            return _answer_one(question)
-        return answer_for_devices(question, names_micro_batch=names_micro_batch, states_micro_batch=states_micro_batch)
+            return _answer_one(question, names_remedies=names_remedies)
+        return answer_for_devices(
+            question,
+            names_micro_batch=names_micro_batch,
+            states_micro_batch=states_micro_batch,
+            names_remedies=names_remedies,
+        )
     if question.advise is not None:
         raise BadValue("give only one of `--within`, which compares numbers of devices, and `--advise`, which has one")
     if question.workers is None and question.platform is None:
@@ -318,6 +325,7 @@ def _answer_one(question: Any, names_remedies: bool = True) -> Prediction:
     from ..timing.budget import Amount
 
     check_network_options(question, "training")
+    answers = remedy_answers(question) if names_remedies else None
     question = with_usual_precision(question)
     amount = None
     if any(getattr(question, name) is not None for name in options_of(AmountOptions)):
@@ -347,9 +355,28 @@ def _answer_one(question: Any, names_remedies: bool = True) -> Prediction:
             parallel=parallel,
             memory=True,
             names_remedies=names_remedies,
+            remedy_answers=answers,
             amount=amount,
         )
     )
+
+
+def remedy_answers(question: Any) -> RemedyAnswers:
+    """Return what `train` answers with other options; the question may be of another kind, about a training step."""
+    from ..distributed.request import link_to_give
+    from ..timing.capacity import RemedyAnswers
+
+    given = {name: getattr(question, name) for name in question.given() if name in options_of(Train)}
+    given["batch_size"] = question.batch_size  # whose default other kinds do not have
+    asked = Train(question.network, **given)
+
+    def time_with(changes: Mapping[str, Any]) -> float:
+        settings = settings_of(asked.training_settings) | settings_of(changes.get("training_settings"))
+        changed = replace(asked, **{**changes, "training_settings": settings or None})
+        found: Any = _answer(changed, names_micro_batch=False, names_remedies=False)
+        return float(found.rows[-1].time_s if changed.workers else found.time_s)
+
+    return RemedyAnswers(time_with, link_to_give(find_asked_device(question)))
 
 
 train = make_function("train", Train, answer)

@@ -38,6 +38,7 @@ def answer_for_devices(
     *,
     names_micro_batch: bool = False,  # whether a note names a larger micro-batch that is faster
     states_micro_batch: bool = False,  # whether the size of micro-batches was asked for
+    names_remedies: bool = True,  # whether a note says what makes a run fit that does not
 ) -> ScaleTable:
     """Return the table over numbers of devices."""
     from ..api.scaling import predict_cluster
@@ -50,7 +51,10 @@ def answer_for_devices(
         return _reproduce_paleo(question, revision)
     network_question, request, settings = asked_of_cluster(question)
     request = msgspec.structs.replace(
-        request, names_micro_batch=names_micro_batch, states_micro_batch=states_micro_batch
+        request,
+        names_micro_batch=names_micro_batch,
+        states_micro_batch=states_micro_batch,
+        names_remedies=names_remedies,
     )
     table = predict_cluster(network_question, request, settings)
     best = table.answering_row

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ..counting.work import PHASES_WITH_GRADIENTS
-from ..errors import BadValue, DoesNotFit, UnknownPrecision
+from ..errors import BadValue, DoesNotFit, PaleoError, UnknownPrecision
 from ..machines import Device, Machine
-from ..units import element_bytes, format_si
+from ..units import format_si
 from .memory import (
     RESERVE_BYTES,
     MemoryFit,
     MemoryRemedy,
     largest_batch,
-    model_bytes,
     paged_out_bytes,
     peak_memory,
     usable_bytes,
 )
 from .models import TimeModel
-from .offload import direct_bandwidth_bytes_per_s, peer_bandwidth_bytes_per_s
+from .offload import peer_bandwidth_bytes_per_s
 from .optimizers import OPTIMIZERS, resident_optimizer
 from .predicting import predict
 from .prediction import Prediction
@@ -37,13 +36,27 @@ LORA_RANK = 16
 _ADAM_OPTIMIZERS = ("adam", "adamw")
 
 
+class RemedyAnswers(NamedTuple):
+    """What a question answers with other options: what remedies cost."""
+
+    # Seconds of a step with changed options, None for those that are left out; raise PaleoError if they are refused.
+    time_with: Callable[[Mapping[str, Any]], float]
+    link: str | None  # that has to be given to several devices; None where a usual computer joins them
+
+
 def predict_with_memory(
-    workload: Workload, machine: Machine, model: TimeModel, *, fit_batch: bool = False, names_remedies: bool = True
+    workload: Workload,
+    machine: Machine,
+    model: TimeModel,
+    *,
+    fit_batch: bool = False,
+    names_remedies: bool = True,
+    answers: RemedyAnswers | None = None,
 ) -> Prediction:
     """Predict the time of a workload and its peak memory, with remedies if it does not fit and they are asked for.
 
-    With `fit_batch` the batch size is the largest one that fits instead of the workload's; raise DoesNotFit if not even
-    one sample does.
+    The remedies have the times of `answers`, and none without it. With `fit_batch` the batch size is the largest one
+    that fits instead of the workload's; raise DoesNotFit if not even one sample does.
     """
     if not workload.has_layers:
         raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
@@ -55,7 +68,7 @@ def predict_with_memory(
         workload = workload.with_changes(batch_size=fit.largest_batch)
     prediction = predict(workload, machine, model)
     if names_remedies:
-        fit = fit_memory(workload, machine, model, prediction)
+        fit = fit_memory(workload, machine, model, prediction, answers)
     else:
         fit = compare_memory(workload, machine, model)
     return msgspec.structs.replace(prediction, memory=fit)
@@ -86,11 +99,10 @@ def compare_memory(workload: Workload, machine: Machine, model: TimeModel) -> Me
 
 
 class ShardedStep(NamedTuple):
-    """A step of several devices that shard the state of a network, as one of them sees it."""
+    """Memory of a step of several devices that shard the state of a network, as one of them sees it."""
 
     total_bytes: int
     largest_batch: int | None  # of one device, in as many micro-batches
-    time_s: float | None  # None where the links are not known
 
 
 def fit_memory(
@@ -98,13 +110,14 @@ def fit_memory(
     machine: Machine,
     model: TimeModel,
     prediction: Prediction | None = None,
+    answers: RemedyAnswers | None = None,
     shard: Callable[[CandidateRemedy], ShardedStep | None] | None = None,
 ) -> MemoryFit:
     """Compare the peak memory of a workload with the memory of a machine, and list remedies if it does not fit.
 
-    The time model knows the memory of what it times. The cost in time of the remedies follows from the prediction;
-    without it they have none. `shard` predicts the step of several devices of a network that they divide in blocks,
-    if it is possible.
+    The time model knows the memory of what it times. The cost in time of a remedy is that of the answer with its
+    options over that of the prediction; remedies that are refused are left out. Without `answers` they have none.
+    `shard` predicts the memory of several devices of a network that they divide in blocks, if it is possible.
     """
     fit = compare_memory(workload, machine, model)
     if fit.fits:
@@ -112,25 +125,28 @@ def fit_memory(
     device = machine.device
     memory, usable = fit.memory, usable_bytes(device)
     ranked = []
-    for candidate in _candidate_remedies(workload, device, fit.largest_batch):
+    link = None if answers is None else answers.link
+    for candidate in _candidate_remedies(workload, device, fit.largest_batch, link):
         shards = SHARDS if candidate.zero_stage else 1
         if candidate.zero_stage and shard is not None:
             sharded = shard(candidate)
             if sharded is None:
                 continue
-            total, largest_with_remedy, time_s = sharded
-            time_ratio = None
-            if prediction is not None and time_s is not None:
-                time_ratio = time_s / prediction.time_s
+            total, largest_with_remedy = sharded
         else:
             total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
             total -= paged_out_bytes(candidate.workload, device)
             largest_with_remedy = largest_batch(
                 candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
             )
-            time_ratio = None if prediction is None else _time_ratio(candidate, prediction)
         if total >= memory.total_bytes:
             continue
+        time_ratio = None
+        if prediction is not None and answers is not None:
+            try:
+                time_ratio = answers.time_with(candidate.changes) / prediction.time_s
+            except PaleoError:
+                continue  # what is refused is no remedy
         largest_micro_batch = None
         if largest_with_remedy is not None:
             largest_micro_batch = largest_with_remedy // candidate.workload.options.accumulation
@@ -160,48 +176,70 @@ class CandidateRemedy(NamedTuple):
     """A remedy to try."""
 
     name: str  # description of the remedy
-    options: str  # of `train` that ask for it; those of the question that they contradict are left out
+    changes: Mapping[str, Any]  # options of `train` that ask for it; None for those that they contradict
     workload: Workload  # the workload with the remedy
     zero_stage: int = 0  # ZeRO stage on `SHARDS` devices; 0 for a single device
 
+    @property
+    def options(self) -> str:
+        """The options as text; those that the changes contradict are left out of the question."""
+        return " ".join(_option_text(name, value) for name, value in self.changes.items() if value is not None)
 
-def _candidate_remedies(workload: Workload, device: Device, largest: int | None) -> Iterator[CandidateRemedy]:
-    """Yield remedies to try for a workload that does not fit on a device; `largest` is the largest batch that does."""
+
+def _option_text(name: str, value: Any) -> str:
+    """Return an option as the command line writes it."""
+    flag = "--" + name.replace("_", "-")
+    if value is True:
+        return flag
+    if isinstance(value, Mapping):
+        value = ",".join(f"{key}={text}" for key, text in value.items())
+    return f"{flag} {value}"
+
+
+def _candidate_remedies(
+    workload: Workload,
+    device: Device,
+    largest: int | None,  # batch that fits
+    link: str | None,  # that joins several devices, where it has to be given
+) -> Iterator[CandidateRemedy]:
+    """Yield remedies to try for a workload that does not fit on a device."""
     options, batch_size = workload.options, workload.batch_size
     narrow = _narrower_precision(device, workload.precision)
     if workload.phase not in PHASES_WITH_GRADIENTS:
         if narrow:
             changed = workload.with_changes(precision=narrow)
-            yield CandidateRemedy(f"{narrow} numbers", f"--precision {narrow}", changed)
+            yield CandidateRemedy(f"{narrow} numbers", {"precision": narrow}, changed)
         return
     if options.checkpointing == "none":
         name = "checkpointing, about sqrt(n) segments"
-        yield CandidateRemedy(name, "--recompute sqrt", _with_options(workload, checkpointing="sqrt"))
+        yield CandidateRemedy(name, {"recompute": "sqrt"}, _with_options(workload, checkpointing="sqrt"))
     if options.checkpointing not in ("block", "all"):
         name = "checkpointing, every block"
         checkpointing = _block_checkpointing(workload)
         changed = _with_options(workload, checkpointing=checkpointing)
-        yield CandidateRemedy(name, _RECOMPUTE_OPTIONS[checkpointing], changed)
+        yield CandidateRemedy(name, {"recompute": _RECOMPUTATION[checkpointing]}, changed)
     if narrow:
         mixed_options = msgspec.structs.replace(options, mixed_precision=True)
         mixed = workload.with_changes(precision=narrow, phase="training", training=mixed_options)
-        options_of_mixed = f"--precision {narrow} --mixed-precision"
-        yield CandidateRemedy(f"mixed precision in {narrow}", options_of_mixed, mixed)
+        changes_of_mixed = {"precision": narrow, "mixed_precision": True}
+        yield CandidateRemedy(f"mixed precision in {narrow}", changes_of_mixed, mixed)
     micro_batch_size = next((size for size in range(largest or 0, 0, -1) if batch_size % size == 0), None)
     if options.gradient_release:
         micro_batch_size = None  # a release keeps no gradients to accumulate
     if micro_batch_size and batch_size // micro_batch_size > options.accumulation:
         number = batch_size // micro_batch_size
         name = f"accumulation, {number} micro-batches of {micro_batch_size}"
-        yield CandidateRemedy(name, f"--accumulation {number}", _with_options(workload, accumulation=number))
+        yield CandidateRemedy(name, _accumulate(number), _with_options(workload, accumulation=number))
     if options.optimizer in _ADAM_OPTIMIZERS:
         changed = _with_options(workload, optimizer="adamw-8bit")
-        yield CandidateRemedy("optimizer state in 8 bits (adamw-8bit)", "--optimizer adamw-8bit", changed)
+        yield CandidateRemedy("optimizer state in 8 bits (adamw-8bit)", {"optimizer": "adamw-8bit"}, changed)
     yield from _fine_tuning_remedies(workload, narrow)
     updates_at_once = options.accumulation == 1 and options.offload == "none" and not options.gradient_release
     if workload.phase == "training" and updates_at_once:
         changed = _with_options(workload, gradient_release=True)
-        yield CandidateRemedy("gradients released layer by layer", "--training-settings gradients=released", changed)
+        yield CandidateRemedy(
+            "gradients released layer by layer", {"training_settings": {"gradients": "released"}}, changed
+        )
     if (
         options.offload == "none"
         and not options.gradient_release
@@ -209,23 +247,29 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
         and not device.shares_host_memory
     ):
         offloaded = _with_options(workload, offload="cpu")
-        yield CandidateRemedy("offload of the optimizer to the host", "--offload cpu", offloaded)
-    sharded, instead, further_options = workload, "", ""
+        yield CandidateRemedy("offload of the optimizer to the host", {"offload": "cpu"}, offloaded)
+    sharded, instead = workload, ""
+    further_changes: dict[str, Any] = {"link": link}
     if OPTIMIZERS[options.optimizer].is_paged:  # several devices divide the state instead of moving it
         resident = resident_optimizer(options.optimizer)
         sharded, instead = _with_options(workload, optimizer=resident), f", with {resident}"
-        further_options = f" --optimizer {resident}"
+        further_changes["optimizer"] = resident
     samples = batch_size // options.accumulation
     if workload.network.blocks and samples > 1:  # whose micro-batches have one sample unless their size is given
-        further_options += f" --micro-batch {samples}"
+        further_changes |= {"micro_batch": samples, "accumulation": None}
     for stage in (1, 2, 3):
         name = f"ZeRO stage {stage} on {SHARDS} devices{instead}"
-        options_of_stage = f"--workers {SHARDS} --strategy zero-{stage}{further_options}"
-        yield CandidateRemedy(name, options_of_stage, sharded, stage)
+        changes_of_stage = {"workers": SHARDS, "strategy": f"zero-{stage}", **further_changes}
+        yield CandidateRemedy(name, changes_of_stage, sharded, stage)
 
 
-_RECOMPUTE_OPTIONS = {"block": "--recompute full", "all": "--recompute all"}
-"""Options of the checkpointing of every block."""
+def _accumulate(number: int) -> dict[str, Any]:
+    """Return the options of a batch that is divided into a number of micro-batches."""
+    return {"accumulation": number, "micro_batch": None}
+
+
+_RECOMPUTATION = {"block": "full", "all": "all"}
+"""Values of `--recompute` for the checkpointing of every block."""
 
 
 def _fine_tuning_remedies(workload: Workload, narrow: str | None) -> Iterator[CandidateRemedy]:
@@ -238,20 +282,20 @@ def _fine_tuning_remedies(workload: Workload, narrow: str | None) -> Iterator[Ca
         return
     checkpointing = _block_checkpointing(workload)
     smallest = {"checkpointing": checkpointing, "accumulation": workload.batch_size}
-    options_of_smallest = f" {_RECOMPUTE_OPTIONS[checkpointing]}"
+    changes_of_smallest: dict[str, Any] = {"recompute": _RECOMPUTATION[checkpointing]}
     if workload.batch_size > 1:
-        options_of_smallest += f" --accumulation {workload.batch_size}"
+        changes_of_smallest |= _accumulate(workload.batch_size)
     for name, weights in (("LoRA", None), ("QLoRA", "int4")):
         if options.lora_rank and weights is None:
             continue
         rank = options.lora_rank or LORA_RANK
-        options_of_tuning = f"--lora {rank}"
+        changes_of_tuning: dict[str, Any] = {"lora": rank}
         if weights is not None:
-            options_of_tuning += f" --weights {weights}"
+            changes_of_tuning["weights"] = weights
         if narrow is not None:
-            options_of_tuning += f" --precision {narrow}"
+            changes_of_tuning["precision"] = narrow
         if workload.execution != "eager":
-            options_of_tuning += " --execution eager"
+            changes_of_tuning["execution"] = "eager"
         try:
             for suffix, changes in (("", {}), (", checkpointing, micro-batches of 1", smallest)):
                 tuned = msgspec.structs.replace(options, lora_rank=rank, **changes)
@@ -263,8 +307,10 @@ def _fine_tuning_remedies(workload: Workload, narrow: str | None) -> Iterator[Ca
                     execution="eager",
                 )
                 assert changed.trained_layers
-                further_options = options_of_smallest if suffix else ""
-                yield CandidateRemedy(f"{name} of rank {rank}{suffix}", options_of_tuning + further_options, changed)
+                further_changes = changes_of_smallest if suffix else {}
+                yield CandidateRemedy(
+                    f"{name} of rank {rank}{suffix}", {**changes_of_tuning, **further_changes}, changed
+                )
         except BadValue:  # no layer takes an adapter
             return
 
@@ -277,44 +323,6 @@ def _block_checkpointing(workload: Workload) -> str:
 def _with_options(workload: Workload, **changes: Any) -> Workload:
     """Return the workload as a training step with changed training options."""
     return workload.with_changes(phase="training", training=msgspec.structs.replace(workload.options, **changes))
-
-
-def _time_ratio(candidate: CandidateRemedy, prediction: Prediction) -> float | None:
-    """Return the time of a step with a remedy over the time without it; None if it cannot be predicted."""
-    if candidate.zero_stage:
-        return _sharding_ratio(candidate, prediction)
-    try:
-        changed = predict(candidate.workload, prediction.machine, prediction.model)
-    except BadValue:
-        return None
-    return changed.time_s / prediction.time_s
-
-
-def _sharding_ratio(candidate: CandidateRemedy, prediction: Prediction) -> float | None:
-    """Return the time of a step with sharded state over the time of a step on one device.
-
-    Both have the same batch size per device. A ring exchanges 2 (n - 1) / n times the bytes of the gradients. In stage
-    3 the parameters are gathered for the forward and for the backward pass instead of once. The backward pass hides
-    the exchange; in stage 3 the forward pass does, too. None where devices meet over their host links, which do not
-    reach their data sheets when all of them exchange (`--workers 8 --strategy zero-3` predicts the step).
-    """
-    bandwidth = direct_bandwidth_bytes_per_s(prediction.device)
-    if bandwidth is None:
-        return None
-    workload = candidate.workload
-    _, gradient_bytes, _ = model_bytes(workload)
-    parameters = sum(layer.parameters for layer in workload.trained_layers)
-    ring_share = (SHARDS - 1) / SHARDS
-    exchanged_bytes = 2 * gradient_bytes * ring_share
-    terms = prediction.terms
-    hiding_s = float(terms.seconds_of("backward_data", "backward_weight").sum())
-    if candidate.zero_stage == 3:
-        parameter_bytes = parameters * element_bytes(workload.precision)
-        exchanged_bytes = (gradient_bytes + 2 * parameter_bytes) * ring_share
-        hiding_s += float(terms.seconds_of("forward").sum())
-    update_s = float(terms.seconds_of("update").sum())
-    exposed_s = max(exchanged_bytes / bandwidth - hiding_s, 0.0)
-    return (prediction.time_s + exposed_s - update_s * ring_share) / prediction.time_s
 
 
 def _narrower_precision(device: Device, precision: str) -> str | None:

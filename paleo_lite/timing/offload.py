@@ -52,11 +52,6 @@ def host_bandwidth_bytes_per_s(device: Device) -> float:
     raise BadValue(f"`--offload` needs a link to a host, and the hardware file of {device.name} names none")
 
 
-def direct_bandwidth_bytes_per_s(device: Device) -> float | None:
-    """Return the data-sheet bandwidth of links between devices, in one direction; None without such links."""
-    return _link_bandwidth(device, "device")
-
-
 def peer_bandwidth_bytes_per_s(device: Device) -> float | None:
     """Return the data-sheet bandwidth between devices of a node, in one direction; None if it is unknown.
 

@@ -6,7 +6,6 @@ Tests: questions/train.py, questions/train_cluster.py, questions/training_option
 from __future__ import annotations
 
 import re
-import shlex
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,6 @@ import paleo_lite as pl
 from paleo_lite.distributed.advise import _other_stacks, _with_stated
 from paleo_lite.distributed.parallel_config import SHARDING_OF_STAGE, ParallelConfig
 from paleo_lite.errors import BadValue
-from paleo_lite.questions.train import _answer_one
 from paleo_lite.questions.train_cluster import advised_question, asked_of_cluster
 from paleo_lite.questions.training_options import division_of
 from paleo_lite.reporting.predictions import prediction_page
@@ -135,25 +133,6 @@ def test_advice_tries_the_stacks_that_may_have_a_division() -> None:
 def test_advice_on_blocks_has_no_strategies_of_layers() -> None:
     with pytest.raises(BadValue, match="`--strategy pipeline-1f1b` divides layers, and `--advise` compares"):
         pl.train(**FOUR, advise="time", strategy="pipeline-1f1b")
-
-
-@pytest.mark.parametrize("network", ["gpt2", "resnet18"])
-def test_options_of_remedies_ask_for_them(network: str) -> None:
-    asked = {"network": network, "gpu": "rtx3060", "batch_size": 4096, "optimizer": "adamw"}
-    memory = pl.train(**asked).memory
-    assert len(memory.remedies) >= 5
-    for remedy in memory.remedies:
-        words = shlex.split(remedy.options)
-        given: list[Any] = [None if word.startswith("--") else word for word in [*words[1:], "--"]]
-        options = {
-            word.removeprefix("--").replace("-", "_"): value or True
-            for word, value in zip(words, given)
-            if word.startswith("--")
-        }
-        if options.pop("workers", None):
-            continue  # several devices divide blocks, not layers
-        step = _answer_one(pl.Train(**{**asked, **options}), names_remedies=False)
-        assert step.memory is not None and step.memory.total_bytes == remedy.total_bytes, remedy.options
 
 
 def test_remedies_state_the_largest_micro_batch() -> None:

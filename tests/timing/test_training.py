@@ -18,16 +18,14 @@ import paleo_lite as pl
 from asked import predict_any
 from measured import DATA
 from paleo_lite.architectures import find_network
-from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.cli import main
 from paleo_lite.counting import count
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, predict
-from paleo_lite.timing.capacity import fit_memory, predict_with_memory
+from paleo_lite.timing.capacity import predict_with_memory
 from paleo_lite.timing.memory import peak_memory
-from paleo_lite.timing.offload import direct_bandwidth_bytes_per_s
 from paleo_lite.timing.training import takes_tensor_cores
 from paleo_lite.timing.training_options import TrainingOptions
 
@@ -253,30 +251,6 @@ def test_a_model_that_is_too_large_is_tuned_with_adapters() -> None:
     tuned = json.loads(train(*arguments, "--lora", "16", "--weights", "int4", "--recompute", "all").stdout)
     assert tuned["fits"] and tuned["trainable_parameters"] == 41_943_040
     assert tuned["memory"]["frozen_parameters_bytes"] < tuned["memory"]["parameters_bytes"] < 6e9
-
-
-@pytest.mark.parametrize(("length", "is_hidden"), [(16, False), (4096, True)])
-def test_sharded_state_exchanges_what_a_ring_of_eight_does(length: int, is_hidden: bool) -> None:
-    """Rajbhandari et al. 2020: stages 1 and 2 exchange twice the gradients, stage 3 the parameters once more.
-
-    Around a ring each of 8 devices sends 7/8 of that; it updates an eighth of the parameters.
-    """
-    network = find_network("llama-3-8b", options=SequenceOptions(length, phase="training"))
-    workload = Workload(network, "fp16", phase="training", training=TrainingOptions("sgd"))
-    device, model = find_device("v100-sxm2"), RooflineModel()
-    prediction = predict(workload, Machine(device), model)
-    fit = fit_memory(workload, Machine(device), model, prediction)
-    remedies = {remedy.name: remedy.time_ratio for remedy in fit.remedies}
-    bandwidth = direct_bandwidth_bytes_per_s(device)
-    assert bandwidth is not None
-    of_pass_s = {name: prediction.terms.seconds_of(name).sum() for name in prediction.terms.passes}
-    backward_s = of_pass_s["backward_data"] + of_pass_s["backward_weight"]
-    tensor_bytes = 2 * 8_030_261_248  # parameters or gradients in 16 bits
-    for stage, times, hiding_s in ((2, 2, backward_s), (3, 3, backward_s + of_pass_s["forward"])):
-        exposed_s = max(times * tensor_bytes * 7 / 8 / bandwidth - hiding_s, 0)
-        assert (exposed_s == 0) == is_hidden
-        expected_s = prediction.time_s + exposed_s - of_pass_s["update"] * 7 / 8
-        assert remedies[f"ZeRO stage {stage} on 8 devices"] == pytest.approx(expected_s / prediction.time_s)
 
 
 def test_not_even_one_sample_is_an_answer() -> None:

@@ -1,0 +1,79 @@
+"""What remedies state, and commands that answers print: each is given to the command line as it is written.
+
+Tests: timing/capacity.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.cli import main
+
+TOO_LARGE = {  # questions that do not fit, with the remedies that they have at least
+    "train resnet50 --gpu v100-sxm2-16gb --batch-size 256": 8,
+    "train vgg16 --gpu a100-sxm-40gb --batch-size 1024": 7,
+    "train llama-3.2-3b --gpu rtx4090 --precision bf16": 8,
+    "train qwen3-8b --gpu a100-sxm-40gb --precision bf16 --batch-size 4": 12,
+    "train llama-3.2-1b --gpu h100-sxm --precision fp32 --batch-size 16 --accumulation 2": 10,
+    "train bert-large --gpu t4 --batch-size 64": 12,
+    "train flux.1-dev --gpu a100-sxm-40gb": 8,
+    "predict resnet50 --phase training --gpu t4 --batch-size 256 --precision fp32": 8,
+    "predict vit_b_16 --gpu t4 --batch-size 4096 --precision fp32 --memory": 1,
+    "predict resnet50 --gpu k80-die --precision fp64 --batch-size 64 --phase forward+backward": 6,
+    "diffusion flux.1-dev --phase training --gpu a100-sxm-40gb": 8,
+}
+
+
+def ask(words: list[str]) -> dict[str, Any]:
+    """Return the answer to a command."""
+    result = CliRunner().invoke(main, [*words, "--format", "json"])
+    assert result.exit_code == 0, f"{shlex.join(words)}: {result.output}"
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def options_of(words: list[str]) -> list[list[str]]:
+    """Return options with their values."""
+    options: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            options.append([])
+        options[-1].append(word)
+    return options
+
+
+CONTRADICTED = {"--accumulation": ("--micro-batch",), "--micro-batch": ("--accumulation",)}
+"""Options that others replace: the size and the number of the micro-batches of a batch."""
+
+
+def changed(words: list[str], remedy: list[str]) -> list[str]:
+    """Return a question with the options of a remedy, in the place of those that they contradict."""
+    command, network, *given = words
+    names = {option[0] for option in options_of(remedy)}
+    replaced = names.union(*(CONTRADICTED.get(name, ()) for name in names))
+    if "--phase" in given and command != "train":
+        command, replaced = "train", replaced | {"--phase"}
+    kept = [word for option in options_of(given) if option[0] not in replaced for word in option]
+    return [command, network, *kept, *remedy]
+
+
+@pytest.mark.spread(4)
+@pytest.mark.parametrize("question", TOO_LARGE)
+def test_remedies_are_the_answers_of_their_options(question: str) -> None:
+    words = question.split()
+    answer = ask(words)
+    remedies = answer["memory"]["remedies"]
+    assert answer["fits"] is False and len(remedies) >= TOO_LARGE[question]
+    for remedy in remedies:
+        found = ask(changed(words, shlex.split(remedy["options"])))
+        rows = found.get("rows")
+        time_s, memory = (found["time_s"], found["memory"]["total_bytes"]) if rows is None else (
+            rows[-1]["time_s"], rows[-1]["memory_bytes"]
+        )  # fmt: skip
+        assert remedy["time_ratio"] == pytest.approx(time_s / answer["time_s"], rel=1e-6), remedy["options"]
+        assert remedy["total_bytes"] == pytest.approx(memory, rel=1e-3), remedy["options"]
