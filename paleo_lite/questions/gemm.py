@@ -7,6 +7,8 @@ from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
+import msgspec
+
 from ..calibration.choose import choose_model
 from ..engines.products import EngineProductTimer, check_product_options, has_product_kernels
 from ..engines.records import kernels_of
@@ -14,8 +16,8 @@ from ..errors import BadQuantity, BadValue
 from ..machines import Machine
 from ..timing.energy import with_power_limit
 from ..timing.gemm import GemmTable, GemmTimes, ModelTimer, PeakTimer, ProductTimer, time_gemms
-from ..timing.models import PeakModel
-from ..units import parse_quantity, parse_range
+from ..timing.models import CALIBRATED, PeakModel
+from ..units import format_si, parse_quantity, parse_range
 from .compare import MAX_COMPARED, find_asked_device
 from .kind import make_function
 from .names import Names, PrecisionNames
@@ -89,7 +91,29 @@ def answer(question: MatrixProducts) -> GemmTimes | GemmTable:
         )
         for m, n, k in product(*sizes)
     ]
-    return answers[0] if len(answers) == 1 else GemmTable(tuple(answers))
+    return _with_layer_note(question, answers[0]) if len(answers) == 1 else GemmTable(tuple(answers))
+
+
+def _with_layer_note(question: MatrixProducts, times: GemmTimes) -> GemmTimes:
+    """Return products by the kernels of engines with a note on the time of the same layer in a network of PyTorch.
+
+    There is none where no fits speak of such layers.
+    """
+    if times.model != EngineProductTimer.model or question.weights is not None or question.engine is not None:
+        return times
+    timer = _timer_of_layers(question, _machine_of(question))
+    if timer.model != CALIBRATED:
+        return times
+    shape = times.variants[0]
+    time_s, interval = timer.time_s(shape.m, shape.n, shape.k, shape.groups, shape.launches)
+    text = format_si(time_s, "s")
+    if interval is not None:
+        text += f" ({format_si(interval[0], 's', 3)} to {format_si(interval[1], 's', 3)} at 90%)"
+    note = (
+        "`predict` and `train` time layers of PyTorch by fits to whole networks, in which large products may be "
+        f"quicker and what is between them slower than alone: {text} with `--time-model {CALIBRATED}`"
+    )
+    return msgspec.structs.replace(times, notes=(*times.notes, note))
 
 
 gemm = make_function("gemm", MatrixProducts, answer)
@@ -108,15 +132,25 @@ def _timer_of_peak(question: MatrixProducts) -> ProductTimer:
 
 def _timer_of_device(question: MatrixProducts) -> ProductTimer:
     """Return the timer of a device: the kernels of engines where they are known, otherwise a time model."""
-    device = find_asked_device(question)
-    if question.power_limit is not None:
-        device = with_power_limit(device, question.power_limit)
-    machine = Machine(device, question.clock, question.unit)
+    machine = _machine_of(question)
     is_by_engine = question.time_model is None and question.calibration is None
     if is_by_engine and has_product_kernels(machine, question.precision):
         kernels = None if question.engine is None else kernels_of(question.engine)
         return EngineProductTimer(machine, question.precision, question.weights, kernels)
     check_product_options(question.weights, question.engine)
+    return _timer_of_layers(question, machine)
+
+
+def _machine_of(question: MatrixProducts) -> Machine:
+    """Return the device at its clock and power limit."""
+    device = find_asked_device(question)
+    if question.power_limit is not None:
+        device = with_power_limit(device, question.power_limit)
+    return Machine(device, question.clock, question.unit)
+
+
+def _timer_of_layers(question: MatrixProducts, machine: Machine) -> ModelTimer:
+    """Return the timer of products that are layers of a network."""
     calibration: Any = question.calibration
     model = choose_model(machine.device, question.precision, question.time_model, calibration=calibration)
     return ModelTimer(model, machine, question.precision)

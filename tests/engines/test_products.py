@@ -94,3 +94,13 @@ def test_published_products(gpu, device, dtype, precision, weights, at_most):
     inside = [low <= time_s <= high for time_s, (_, (low, high)) in zip(measured_s, found)]
     assert np.median(np.abs(ratios - 1)) < at_most
     assert np.mean(inside) > 0.85
+
+
+def test_the_time_of_a_layer_of_pytorch_is_named_beside_that_of_kernels() -> None:
+    """A product of FLUX.1: the note has the answer to its own option."""
+    asked = {"gpu": "h100-sxm", "precision": "bf16"}
+    kernels = pl.gemm(4608, 12288, 3072, **asked)
+    layer = pl.gemm(4608, 12288, 3072, **asked, time_model="calibrated")
+    (note,) = [note for note in kernels.notes if "`--time-model calibrated`" in note]
+    assert f"{layer.variants[0].time_s * 1e6:.1f} µs (" in note
+    assert not any("calibrated" in note for note in pl.gemm(64, 64, 64, gpu="h100-sxm", precision="int8").notes)

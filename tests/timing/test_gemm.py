@@ -228,7 +228,8 @@ def test_several_sizes_are_a_table_of_all_products() -> None:
     assert sizes == [(m, n, 4096) for m in (1, 2, 4, 8, 16) for n in (4096, 14336)]
     alone = pl.gemm(8, 14336, 4096, **asked)
     assert table.rows()[7]["time_s"] == alone.variants[0].time_s
-    assert table.to_dict()["products"][7] == alone.to_dict()
+    row = table.to_dict()["products"][7]
+    assert row == {**alone.to_dict(), "notes": row["notes"]}  # those of one product name what it takes as a layer
     document = table.document()
     assert "products of 10 sizes on H100 SXM5 80GB, bf16" in document.title
     assert [row["m"] for row in document.tables[0].rows][-2:] == [16, 16]
