@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import denoiser_network, make_sampling
 from ..calibration.choose import choose_model
+from ..errors import BadValue
 from ..formats import split_format
 from ..machines import Device, Machine
 from ..timing import TimeModel
@@ -18,6 +20,9 @@ from ..timing.pipeline_run import EXECUTIONS, PIPELINE_OFFLOADS, PipelineRun
 from ..timing.sequence_parallel import make_split
 from ..units import element_bytes
 from .question import Question
+
+if TYPE_CHECKING:
+    from ..calibration.evidence_file import EvidenceCalibration
 
 
 def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
@@ -48,6 +53,15 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
         options.offload or PIPELINE_OFFLOADS[0],
         make_split(options.ulysses, options.ring, options.guidance_parallel),
     )
+
+
+def check_evidence_of_denoiser(pipeline: Pipeline, evidence: EvidenceCalibration | None, kinds: Sequence[str]) -> None:
+    """Raise BadValue if measurements have none of the kinds that a training step of a denoiser learns from."""
+    if evidence is not None and not set(kinds) & set(evidence.kinds):
+        raise BadValue(
+            f"a step of the denoiser of {pipeline.name} learns from measurements of steps of training, and the "
+            f"calibration is of {evidence.subject}: leave `--calibration` out"
+        )
 
 
 def of_denoiser(pipeline: Pipeline, question: Question) -> Question:

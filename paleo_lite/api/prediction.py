@@ -152,14 +152,9 @@ def _predict_denoiser(pipeline: Pipeline, question: Question) -> Prediction:
     """Predict a training step of a pipeline's denoiser, or its forward pass."""
     from ..calibration.power_causes import KIND as POWER
     from ..distributed.step_causes import KIND as TRAINING
-    from .pipelines import of_denoiser
+    from .pipelines import check_evidence_of_denoiser, of_denoiser
 
-    evidence = question.find_evidence()
-    if evidence is not None and not {TRAINING, POWER} & set(evidence.kinds):
-        raise BadValue(
-            f"a step of the denoiser of {pipeline.name} learns from measurements of steps of training, and the "
-            f"calibration is of {evidence.subject}: leave `--calibration` out"
-        )
+    check_evidence_of_denoiser(pipeline, question.find_evidence(), (TRAINING, POWER))
     return _predict_layers(of_denoiser(pipeline, question), is_denoiser=True)
 
 

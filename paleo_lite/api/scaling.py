@@ -15,7 +15,7 @@ from ..machines import Device, Machine, find_device
 from ..timing import TimeModel, Workload
 from ..timing.budget import make_budget
 from ..units import check_positive, parse_quantity, parse_range
-from .pipelines import notes_on_pictures, of_denoiser, resolve_pipeline
+from .pipelines import check_evidence_of_denoiser, notes_on_pictures, of_denoiser, resolve_pipeline
 from .question import Question
 from .resolve import resolve_question
 
@@ -61,7 +61,11 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
 
     is_generation = question.phase in GENERATION_PHASES  # of which resolve_question calibrates the kernels
     if not is_generation:
-        evidence.check_kinds((TRAINING, LINKS, POWER), "train")
+        pipeline = find_pipeline(question.network) if isinstance(question.network, str) else None
+        if pipeline is None:
+            evidence.check_kinds((TRAINING, LINKS, POWER), "train")
+        else:
+            check_evidence_of_denoiser(pipeline, evidence, (TRAINING, LINKS, POWER))
         question = structs.replace(question, calibration=None, evidence=evidence)
     case = resolve_cluster(question, request, settings)
     topology = learned_topology(case.topology, case.machine.device, evidence, SERVER if is_generation else TRAINING)

@@ -121,7 +121,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
             return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
         if computer is None:
             link = _suggested_link(device)
-            example = _suggested_topology("k40m" if device is None else device.id, link, max(counts))
+            example = _suggested_topology(_single_device(device), link, max(counts))
             known = "" if device is None else f", and no usual computer of {device.name} is on record"
             named = [] if device is None else computers_with(device.id, max(counts))
             platforms = named[:_SUGGESTED_PLATFORMS] or ["NAME"]
@@ -134,6 +134,13 @@ class ClusterRequest(msgspec.Struct, frozen=True):
 _DEVICES_OF_A_NODE = 8
 
 _SUGGESTED_PLATFORMS = 3
+
+
+def _single_device(device: Device | None) -> str:
+    """Return the ID of what a topology counts: a die of a board that has several."""
+    if device is None:
+        return "k40m"
+    return device.id if device.parts is None else device.parts.device
 
 
 def _suggested_topology(name: str, link: str, workers: int) -> str:

@@ -261,7 +261,7 @@ def _answer_one(question: Any) -> Prediction | PipelinePrediction:
 def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
     """Return the predictions on several numbers of devices."""
     from ..api.scaling import predict_cluster, scale_pictures
-    from ..distributed.request import ClusterRequest
+    from ..distributed.request import ClusterRequest, link_to_give
     from ..timing.budget import Amount
 
     if question.phase == "inference":
@@ -271,6 +271,12 @@ def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
         return scale_pictures(_question(question, question.gpu), question.workers)
     if question.phase == "forward":
         raise BadValue("`--phase forward` is for one device: leave `--workers` out")
+    link = link_to_give(find_asked_device(question))
+    if link is not None:
+        raise BadValue(
+            f"several workers need a link, and no usual computer of {question.gpu} is on record: give it to "
+            f"`train`, as `train {question.network} --gpu {question.gpu} --workers 8 --link {link}`"
+        )
     request = ClusterRequest(
         question.workers,
         batch_size=question.batch_size,

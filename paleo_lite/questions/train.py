@@ -262,8 +262,8 @@ def _with_micro_batches(question: Train) -> Train:
         if batch_size is not None and number is not None and batch_size % number:
             raise BadValue(
                 f"`--batch-size {batch_size}` is what a device computes per step, which does not divide into {number} "
-                f"micro-batches: give `--micro-batch {batch_size}` if {batch_size} is the size of each (as "
-                f"per_device_train_batch_size of transformers is), or a multiple of {number}"
+                f"micro-batches: give `--micro-batch {batch_size}` in its place if {batch_size} is the size of each "
+                f"(as per_device_train_batch_size of transformers is), or a multiple of {number}"
             )
         return question
     samples = size * (number or 1)

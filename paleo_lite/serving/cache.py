@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -27,7 +27,7 @@ class NoCacheRoom(DoesNotFit):
     One of them is a larger fraction of the memory, where any is sufficient.
     """
 
-    def __init__(self, taken: str, lack: str, remedies: str, sufficient_fraction: float | None) -> None:
+    def __init__(self, taken: str, lack: str, remedies: str, sufficient_fraction: float | None = None) -> None:
         super().__init__(taken, lack, remedies, sufficient_fraction)
         self.taken, self.lack, self.remedies = taken, lack, remedies
         self.sufficient_fraction = sufficient_fraction
@@ -36,6 +36,10 @@ class NoCacheRoom(DoesNotFit):
         fraction = self.sufficient_fraction
         larger = "" if fraction is None else f"`--memory-fraction {fraction:g}` or more, "
         return f"{self.describe('--memory-fraction')}; use {larger}{self.remedies}"
+
+    def with_fraction(self, sufficient: float | None) -> NoCacheRoom:
+        """Return the error with the fraction of the memory that is sufficient."""
+        return NoCacheRoom(self.taken, self.lack, self.remedies, sufficient)
 
     def describe(self, option: str) -> str:
         """Return the sentence without remedies, for a command whose option states the fraction of the memory."""
@@ -182,11 +186,17 @@ HIGHEST_FRACTION = 0.97
 """Fraction of the memory up to which a message proposes one: the driver and other processes take a little."""
 
 
-def _sufficient_fraction(on_device: ModelOnDevice, engine: Server, room: CacheRoom) -> float | None:
-    """Return the least fraction of the memory, in hundredths, that leaves room for a sequence; None if none does."""
+def sufficient_fraction(measure: Callable[[Server], CacheRoom], engine: Server, longest_tokens: int) -> float | None:
+    """Return the least fraction of the memory, in hundredths, with room for the longest request; None if none has.
+
+    `measure` returns the room under an engine.
+    """
     for hundredths in range(math.ceil(100 * engine.memory_fraction), round(100 * HIGHEST_FRACTION) + 1):
-        larger = msgspec.structs.replace(engine, memory_fraction=hundredths / 100)
-        if _cache_bytes(on_device, larger, room.weights_bytes, room.activations_bytes) >= room.sequence_bytes:
+        try:
+            room = measure(msgspec.structs.replace(engine, memory_fraction=hundredths / 100))
+        except NoCacheRoom:
+            continue
+        if room.tokens >= longest_tokens:
             return hundredths / 100
     return None
 
@@ -210,6 +220,5 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom], engine:
             lack,
             "a larger `--tensor` or `--pipeline`, or narrower `--weights`"
             f"{'' if published is None else f' ({published})'}",
-            _sufficient_fraction(on_device, engine, smallest),
         )
     return smallest

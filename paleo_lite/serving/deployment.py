@@ -22,7 +22,7 @@ from ..timing.fine_tuning import adapted_layers
 from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .admission import Admission
-from .cache import CacheRoom, cached_tensors
+from .cache import CacheRoom, NoCacheRoom, cached_tensors, sufficient_fraction
 from .causes import RemainingWidths, remaining_widths
 from .drafts import HEADS
 from .elastic import Elasticity
@@ -205,9 +205,14 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     def measure_room(self, traffic: Traffic) -> CacheRoom:
         """Return the room of the cache for traffic of these lengths, beside heads that draft and adapters."""
-        mean_tokens = float((traffic.input_tokens + traffic.output_tokens).mean())
-        longest_prompt = int(traffic.input_tokens.max())
-        room = self.timer.measure_room(self.replica_engine(), mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
+        lengths = traffic.input_tokens + traffic.output_tokens
+        measure = partial(
+            self.timer.measure_room, mean_tokens=float(lengths.mean()), prompt_tokens=int(traffic.input_tokens.max())
+        )
+        try:
+            room = measure(self.replica_engine())
+        except NoCacheRoom as error:
+            raise error.with_fraction(sufficient_fraction(measure, self.replica_engine(), int(lengths.max()))) from None
         heads = self.options.speculation.heads
         if heads and HEADS[heads].is_block:
             room = room.beside(self._block_share * room.weights_bytes, 1 / self.on_device.workload.network.blocks)

@@ -87,6 +87,15 @@ def test_pictures_on_another_device_say_nothing_of_this_one() -> None:
     assert learned.moved is not None and learned.moved.logs == pytest.approx(dict.fromkeys(learned.moved.logs, 0.0))
 
 
+@pytest.mark.parametrize("workers", [None, 8])
+def test_pictures_say_nothing_of_a_training_step(workers: int | None) -> None:
+    """Neither of one device nor of several, where the command was told to use itself."""
+    with pytest.raises(BadValue, match=r"measurements of steps of training, .* leave `--calibration` out"):
+        pl.diffusion(
+            PIPELINE, phase="training", gpu="h100-sxm", workers=workers, calibration=rows_of(1.5), mixed_precision=True
+        )
+
+
 def test_bounds_have_no_causes() -> None:
     with pytest.raises(BadValue, match="the roofline model has no causes that it could move"):
         pl.diffusion(PIPELINE, gpu="a100-sxm-80gb", time_model="roofline", calibration=rows_of(1.5))

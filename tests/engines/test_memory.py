@@ -5,8 +5,6 @@ Tests: engines/memory.py, engines/placed.py.
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from paleo_lite.api.question import Question
@@ -16,7 +14,7 @@ from paleo_lite.engines.memory import activation_bytes, sequence_bytes, stored_w
 from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
-from paleo_lite.serving.cache import CacheRoom, measure_room
+from paleo_lite.serving.cache import CacheRoom, NoCacheRoom, measure_room, sufficient_fraction
 from paleo_lite.serving.kernel_timer import device_kernels
 from paleo_lite.serving.pipeline import connect_stages
 from paleo_lite.serving.placement import ModelOnDevice, check_undivided, tensor_group, with_kernels
@@ -219,12 +217,21 @@ def test_activations_are_those_that_vllm_measures(tokens, published_gib) -> None
 
 def test_gpt_oss_120b_does_not_start_on_an_h100_at_the_default_share() -> None:
     """ "Available KV cache memory: -2.14 GiB" at 0.9: https://github.com/vllm-project/vllm/issues/23278."""
-    with pytest.raises(DoesNotFit, match="leaves no memory for a KV cache") as refused:
-        room(placed("gpt-oss-120b", "h100-sxm", weights="mxfp4"), 0.9, "vllm-0.13")
-    asked = r"B too little, with what its runtime takes; use `--memory-fraction (0\.9\d)` or more, a larger `--tensor`"
-    named = re.search(asked, str(refused.value))
-    assert named is not None
-    assert room(placed("gpt-oss-120b", "h100-sxm", weights="mxfp4"), float(named[1]), "vllm-0.13").blocks > 0
+    on_device = placed("gpt-oss-120b", "h100-sxm", weights="mxfp4")
+    with pytest.raises(NoCacheRoom, match="leaves no memory for a KV cache") as refused:
+        room(on_device, 0.9, "vllm-0.13")
+    engine = find_server("vllm-0.13", on_device.machine.device, memory_fraction=0.9)
+    longest = 4000
+    sufficient = sufficient_fraction(
+        lambda larger: room(on_device, larger.memory_fraction, "vllm-0.13"), engine, longest
+    )
+    assert sufficient is not None and room(on_device, sufficient, "vllm-0.13").tokens >= longest
+    with pytest.raises(NoCacheRoom):
+        room(on_device, sufficient - 0.01, "vllm-0.13")
+    asked = (
+        f"B too little, with what its runtime takes; use `--memory-fraction {sufficient}` or more, a larger `--tensor`"
+    )
+    assert asked in str(refused.value.with_fraction(sufficient))
 
 
 # Placements ----------------------------------------------------------------------------------------------------------

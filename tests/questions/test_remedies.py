@@ -6,6 +6,7 @@ Tests: timing/capacity.py.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -77,3 +78,43 @@ def test_remedies_are_the_answers_of_their_options(question: str) -> None:
         )  # fmt: skip
         assert remedy["time_ratio"] == pytest.approx(time_s / answer["time_s"], rel=1e-6), remedy["options"]
         assert remedy["total_bytes"] == pytest.approx(memory, rel=1e-3), remedy["options"]
+
+
+PRINTED = {  # questions whose answer or refusal names options or a command that would help, with their number
+    "train llama-3-8b --gpu a100-sxm-40gb --workers 8": 5,
+    "train resnet50 --gpu k80 --workers 4": 2,
+    "train llama-3-70b --gpu h100-sxm --workers 8": 2,
+    "train qwen3-30b-a3b --gpu h100-sxm --workers 6": 3,
+    "train llama-3-8b --gpu h100-sxm --workers 8 --pipeline 4": 1,
+    "train llama-3-70b --gpu h100-sxm --batch-size fit": 1,
+    "train gpt2 --gpu a100-sxm-80gb": 1,
+    "diffusion flux.1-dev --gpu a100-sxm-40gb --phase training --workers 8": 1,
+    "rl qwen3-32b --gpu h100-sxm --workers 8 --framework verl": 1,
+    "serve qwen3-32b --gpu h100-sxm --rate 1 --memory-fraction 0.5": 1,
+    "predict resnet50 --gpu rtx3090 --precision fp32 --phase training --batch-size 64": 1,
+}
+
+COMMANDS = ("train ", "predict ", "serve ", "rl ", "diffusion ", "local ")
+
+
+def printed_commands(question: str) -> list[list[str]]:
+    """Return the commands that an answer prints in backquotes: whole ones, and options with values for the question."""
+    words = question.split()
+    result = CliRunner().invoke(main, words, env={"COLUMNS": "400"})
+    text = result.output if result.exit_code == 0 else result.stderr
+    commands = []
+    for span in dict.fromkeys(re.findall(r"`([^`\n]+)`", text)):
+        if span.startswith(COMMANDS):
+            commands.append(shlex.split(span))
+        elif span.startswith("--") and " " in span and "NAME" not in span and span not in question:
+            commands.append(changed(words, shlex.split(span)))
+    return [command for command in commands if command[-1] not in ("memory-fraction", "1")]  # names of what was asked
+
+
+@pytest.mark.spread(5)
+@pytest.mark.parametrize("question", PRINTED)
+def test_printed_commands_run_as_they_are_written(question: str) -> None:
+    commands = printed_commands(question)
+    assert len(commands) >= PRINTED[question]
+    for command in commands:
+        ask(command)

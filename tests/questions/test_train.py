@@ -45,7 +45,10 @@ def test_networks_in_blocks_keep_the_size_of_their_micro_batches() -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({**ONE, "batch_size": 12, "accumulation": 5}, "give `--micro-batch 12` if 12 is the size of each"),
+        (
+            {**ONE, "batch_size": 12, "accumulation": 5},
+            "give `--micro-batch 12` in its place if 12 is the size of each",
+        ),
         ({**ONE, "batch_size": 12, "micro_batch": 5}, "micro-batches of 5 make up 5"),
         ({**ONE, "batch_size": 12, "micro_batch": 3, "accumulation": 5}, "micro-batches of 3 make up 15"),
         ({**FOUR, "batch_size": 12, "micro_batch": 3, "accumulation": 5}, "micro-batches of 3 make up 15"),

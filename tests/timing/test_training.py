@@ -1,6 +1,6 @@
 """A training step put together: each part from arithmetic by hand, each option from what it must change.
 
-Tests: timing/capacity.py, timing/training.py.
+Tests: timing/training.py.
 """
 
 from __future__ import annotations
