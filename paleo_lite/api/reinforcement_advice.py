@@ -84,7 +84,7 @@ def advise_rl(question: Rl) -> RlAnswer:
     steps_off = question.steps_off or 1
     apart = [round(share * devices.total) for share in SHARES] if devices.total >= 4 else []
     trainer_counts = [devices.total, *(devices.total - count for count in apart)]
-    trainers = list(_trainers(base, devices, jobs, lengths, trainer_counts, constants))
+    trainers = list(fitting_trainers(base, devices, jobs, lengths, trainer_counts, constants))
     engines = list(_engines(question, devices, lengths, [devices.total, *apart], steps_off, constants))
     fitting = []
     for trained in trainers:
@@ -125,7 +125,7 @@ def _together(
     return complete(question, placed, job, lengths, trained.times, generated.rollouts, generated.deployment)
 
 
-def _trainers(
+def fitting_trainers(
     question: Rl, devices: Devices, jobs: TrainerJobs, lengths: Ints, counts: list[int], constants: RlConstants
 ) -> Iterator[Trained]:
     """Yield the trainers that fit into the memory of their devices."""

@@ -22,7 +22,7 @@ from ..timing.memory import usable_bytes
 from ..timing.notes import range_notes
 from ..timing.predicting import predict
 from ..units import format_si
-from .reinforcement import Predicted, describe_evidence, predict_rl
+from .reinforcement import Predicted, describe_evidence
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
 FORWARD_SHARE = 1 / 3
 """A forward pass relative to a training pass: 2 of 6 FLOPs per parameter and token (Kaplan et al. 2020)."""
-
-
-def answer_rl(question: Rl) -> RlAnswer:
-    """Return the answer to a question about a step."""
-    return make_answer(predict_rl(question))
 
 
 def make_answer(predicted: Predicted) -> RlAnswer:

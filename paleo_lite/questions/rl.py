@@ -31,7 +31,7 @@ def _answer(question: Rl) -> RlAnswer:
         raise BadValue("`rl` needs a language model, such as qwen3-8b")
     check_integer("`--steps-off`", question.steps_off, 0)
     _check_algorithm(question)
-    from ..api.reinforcement_answer import answer_rl
+    from ..api.reinforcement_remedies import answer_rl
     from ..api.resolve import resolve_network
 
     network = resolve_network(question.network, None, ())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadValue
+from ..errors import BadValue, PaleoError
 from ..text import format_plural
 from ..units import check_integer
 from .compare import check_no_pipeline, check_single, compare
@@ -57,6 +57,7 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     check_link(question)
     from ..serving.admission import check_traffic
     from ..serving.answers import answer as simulated_answer
+    from ..serving.cache import NoCacheRoom
     from ..serving.slo import find_missed, latencies_of_all, missed_in, with_highest_rate
 
     if question.decode_pool is not None and question.prefill_pool is None:
@@ -81,7 +82,10 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     classes = _classes(question)
     if any(request_class.priority for request_class in classes):
         deployment = _with_priorities(deployment)
-    prepared = deployment.prepare(traffic)
+    try:
+        prepared = deployment.prepare(traffic)
+    except NoCacheRoom as error:
+        raise error.with_tensor(_smallest_tensor(question, deployment, traffic, listings)) from None
     if deployment.admission is not None:
         check_traffic(traffic)
     limits_s = [(objective.name, objective.limit_s) for objective in objectives]
@@ -95,6 +99,27 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     return with_highest_rate(
         result, deployment, objectives, _traffic_at(question, demand, deployment), missed, arrivals
     )
+
+
+MOST_TENSOR = 16
+"""Largest tensor parallelism that a refusal looks for: heads of keys and values are seldom more."""
+
+
+def _smallest_tensor(
+    question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
+) -> int | None:
+    """Return the smallest tensor parallelism with which a replica holds a request; None if there is none."""
+    if question.prefill_pool is not None or question.workers is not None:
+        return None  # pools state theirs in their settings, and workers are divided among replicas
+    tensor = 2 * deployment.on_device.tensor
+    while tensor <= MOST_TENSOR:
+        try:
+            make_deployment(dataclasses.replace(question, tensor=tensor), listings).measure_room(traffic)
+        except PaleoError:
+            tensor *= 2  # it does not fit so either, or cannot be divided so
+        else:
+            return tensor
+    return None
 
 
 def traffic_of(question: Serve, deployment: Deployment) -> Traffic:

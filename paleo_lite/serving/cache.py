@@ -24,22 +24,35 @@ from .placement import ModelOnDevice
 class NoCacheRoom(DoesNotFit):
     """A server whose memory holds no block of a KV cache: what takes it, what is lacking, and remedies.
 
-    One of them is a larger fraction of the memory, where any is sufficient.
+    Among them are a larger fraction of the memory and the smallest tensor parallelism, where any is sufficient.
     """
 
-    def __init__(self, taken: str, lack: str, remedies: str, sufficient_fraction: float | None = None) -> None:
-        super().__init__(taken, lack, remedies, sufficient_fraction)
+    def __init__(
+        self,
+        taken: str,
+        lack: str,
+        remedies: str,
+        sufficient_fraction: float | None = None,
+        sufficient_tensor: int | None = None,
+    ) -> None:
+        super().__init__(taken, lack, remedies, sufficient_fraction, sufficient_tensor)
         self.taken, self.lack, self.remedies = taken, lack, remedies
-        self.sufficient_fraction = sufficient_fraction
+        self.sufficient_fraction, self.sufficient_tensor = sufficient_fraction, sufficient_tensor
 
     def __str__(self) -> str:
         fraction = self.sufficient_fraction
         larger = "" if fraction is None else f"`--memory-fraction {fraction:g}` or more, "
-        return f"{self.describe('--memory-fraction')}; use {larger}{self.remedies}"
+        tensor = self.sufficient_tensor
+        smallest = "" if tensor is None else f": `--tensor {tensor}` is the smallest that fits"
+        return f"{self.describe('--memory-fraction')}; use {larger}{self.remedies}{smallest}"
 
     def with_fraction(self, sufficient: float | None) -> NoCacheRoom:
         """Return the error with the fraction of the memory that is sufficient."""
-        return NoCacheRoom(self.taken, self.lack, self.remedies, sufficient)
+        return NoCacheRoom(self.taken, self.lack, self.remedies, sufficient, self.sufficient_tensor)
+
+    def with_tensor(self, sufficient: int | None) -> NoCacheRoom:
+        """Return the error with the smallest tensor parallelism that is sufficient."""
+        return NoCacheRoom(self.taken, self.lack, self.remedies, self.sufficient_fraction, sufficient)
 
     def describe(self, option: str) -> str:
         """Return the sentence without remedies, for a command whose option states the fraction of the memory."""

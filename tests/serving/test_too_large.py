@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.errors import DoesNotFit
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving import advise, screening
 from paleo_lite.serving.candidates import Criteria, DraftChoice
@@ -21,6 +22,17 @@ DEMAND = Demand(Lengths(1000), Lengths(100), rate_per_s=100.0)
 def estimate_of(demand: Demand = DEMAND, **asked: Any) -> advise.PoolEstimate:
     question = pl.Serve(**{"network": "llama-3-8b", "gpu": "h100-sxm", "rate": "1", **asked})
     return advise._prepare_pool(make_deployment(question), demand, ())
+
+
+@pytest.mark.parametrize(
+    ("network", "gpu", "tensor"),
+    [("llama-3.1-70b", "h100-sxm", 2), ("llama-3.1-70b", "l40s", 4), ("kimi-k2", "b200", 8)],
+)
+def test_a_refusal_names_the_smallest_tensor_parallelism_that_fits(network: str, gpu: str, tensor: int) -> None:
+    """Weights of 141 GB in bf16 and of 1.03 TB in fp8, of which a device has 85, 48 and 191 GB."""
+    with pytest.raises(DoesNotFit, match=rf": `--tensor {tensor}` is the smallest that fits$"):
+        pl.serve(network, gpu=gpu, concurrency=2)
+    assert pl.serve(network, gpu=gpu, concurrency=2, tensor=tensor, num_requests=4).tensor == tensor
 
 
 @pytest.mark.parametrize(
