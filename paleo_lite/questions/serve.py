@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..serving.answers import Serving
     from ..serving.candidates import Candidate
     from ..serving.classes import RequestClass
-    from ..serving.deployment import Deployment
+    from ..serving.deployment import Deployment, PreparedDeployment
     from ..serving.placement import Division
     from ..serving.requests import Demand, Traffic
     from ..serving.slo import Objective
@@ -57,7 +57,6 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     check_link(question)
     from ..serving.admission import check_traffic
     from ..serving.answers import answer as simulated_answer
-    from ..serving.cache import NoCacheRoom
     from ..serving.slo import find_missed, latencies_of_all, missed_in, with_highest_rate
 
     if question.decode_pool is not None and question.prefill_pool is None:
@@ -70,22 +69,11 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     if objectives and is_without_traffic:
         demand = _at_highest_rate(question, deployment, demand)
     traffic, description = _traffic(question, demand, deployment)
-    if traffic.hashes is None and question.cache_tiers is not None:
-        raise BadValue("`--cache-tiers` needs prompts with beginnings in common: give `--workload`, or hash_ids")
-    pools = (deployment,) if deployment.prefill is None else (deployment, deployment.prefill)
-    if question.router != "round-robin" and all(pool.replicas == 1 for pool in pools):
-        raise BadValue("`--router` chooses among several replicas: give their number with `--replicas`")
-    if traffic.hashes is not None and question.prefix_hit_rate:
-        raise BadValue(
-            "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
-        )
+    _check_options_of_traffic(question, deployment, traffic)
     classes = _classes(question)
     if any(request_class.priority for request_class in classes):
         deployment = _with_priorities(deployment)
-    try:
-        prepared = deployment.prepare(traffic)
-    except NoCacheRoom as error:
-        raise error.with_tensor(_smallest_tensor(question, deployment, traffic, listings)) from None
+    prepared = _prepare(question, deployment, traffic, listings)
     if deployment.admission is not None:
         check_traffic(traffic)
     limits_s = [(objective.name, objective.limit_s) for objective in objectives]
@@ -99,6 +87,31 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     return with_highest_rate(
         result, deployment, objectives, _traffic_at(question, demand, deployment), missed, arrivals
     )
+
+
+def _check_options_of_traffic(question: Serve, deployment: Deployment, traffic: Traffic) -> None:
+    """Raise BadValue for options that need requests with hashes, requests without them, or several replicas."""
+    if traffic.hashes is None and question.cache_tiers is not None:
+        raise BadValue("`--cache-tiers` needs prompts with beginnings in common: give `--workload`, or hash_ids")
+    pools = (deployment,) if deployment.prefill is None else (deployment, deployment.prefill)
+    if question.router != "round-robin" and all(pool.replicas == 1 for pool in pools):
+        raise BadValue("`--router` chooses among several replicas: give their number with `--replicas`")
+    if traffic.hashes is not None and question.prefix_hit_rate:
+        raise BadValue(
+            "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
+        )
+
+
+def _prepare(
+    question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
+) -> PreparedDeployment:
+    """Return the iteration times and the cache of a deployment; raise DoesNotFit with what would fit."""
+    from ..serving.cache import NoCacheRoom
+
+    try:
+        return deployment.prepare(traffic)
+    except NoCacheRoom as error:
+        raise error.with_tensor(_smallest_tensor(question, deployment, traffic, listings)) from None
 
 
 MOST_TENSOR = 16
