@@ -16,6 +16,7 @@ import os
 import re
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..errors import BadDescriptor, BadValue
 from ..files import NO_SUCH_FILE, file_exists, shipped_folder
@@ -96,9 +97,12 @@ def _config_in_cache(name: str) -> Path:
     snapshot = _main_snapshot(repository)
     if snapshot is not None and file_exists(snapshot / _CONFIG):
         return snapshot / _CONFIG
+    stored = _quantized_release(name)
+    alike = "" if stored is None else f", or ask for {stored.network} with `--weights {stored.weights}`"
     raise BadDescriptor(
         f"{name} is neither a shipped network nor in the local cache of the Hugging Face Hub ({hub_cache()}), and "
         f"nothing is downloaded: get its config with `hf download {name} {_CONFIG}`, or give the path of its {_CONFIG}"
+        f"{alike}"
     )
 
 
@@ -245,7 +249,14 @@ SHARED_CONFIG = "has the config of"
 _CARD = re.compile(rb'"card": *"https://huggingface\.co/([^"]+)"')
 _HEAD_BYTES = 2**12
 _TUNED = re.compile(r"(?:-(?:base|bf16|chat|hf|instruct|it|pt|thinking|\d{4}))+$")
-_QUANTIZED_RELEASE = re.compile(r"-(fp8|nvfp4|mxfp4|mxfp8|int4|int8|awq|gptq|gguf)(?:-|$)")
+_QUANTIZATIONS = {
+    "fp8": "fp8", "mxfp8": "mxfp8", "w8a8": "int8", "w8a16": "int8", "int8": "int8", "nvfp4": "nvfp4", "fp4": "nvfp4",
+    "mxfp4": "mxfp4", "w4a16": "int4", "int4": "int4", "awq": "awq", "gptq": "gptq", "bnb-4bit": "nf4",
+    "gguf": "q4_k_m",
+}  # fmt: skip
+"""Format of weights by what the names of quantized releases say; of GGUF files, the usual one."""
+
+_QUANTIZED_RELEASE = re.compile(rf"-(?:quantized\.)?({'|'.join(_QUANTIZATIONS)})(?:-|$)")
 _OLLAMA_NAME = re.compile(r"(?P<model>[a-z][a-z0-9.-]*):(?P<tag>[a-z0-9][a-z0-9._-]*)")
 _SIZE = re.compile(r"\d+(?:\.\d+)?(?:x\d+)?[bm](?=-|$)")
 _QUANTIZED_TAG = re.compile(r"-(?:i?q\d\w*|mxfp4|int[48]|fp8)$")
@@ -272,16 +283,32 @@ def find_release(name: str) -> Path | None:
     lower_name = name.lower()
     networks = _networks_by_release()
     path = networks.get(lower_name) or networks.get(_TUNED.sub("", lower_name))
-    quantized = _QUANTIZED_RELEASE.search(lower_name)
-    if path is None and quantized is not None and "/" not in name:
-        rest = _TUNED.sub("", lower_name[: quantized.start()])
-        network = networks.get(rest)
-        if network is not None:
-            raise BadValue(
-                f"{name}: give the network without its quantization, {network.stem}, and how the weights are stored "
-                "with `--weights`, as in `--weights fp8`"
-            )
+    quantized = None if path is not None or "/" in name else _quantized_release(name)
+    if quantized is not None:
+        raise BadValue(
+            f"{name}: give the network without its quantization, {quantized.network}, and how the weights are stored "
+            f"with `--weights {quantized.weights}`"
+        )
     return path
+
+
+class _QuantizedRelease(NamedTuple):
+    """What the name of a quantized release says."""
+
+    network: str  # shipped network
+    weights: str  # format of its weights
+
+
+def _quantized_release(name: str) -> _QuantizedRelease | None:
+    """Return the shipped network of a quantized release and the format of its weights; None for other names."""
+    lower_name = name.lower().rpartition("/")[2]
+    quantized = _QUANTIZED_RELEASE.search(lower_name)
+    if quantized is None:
+        return None
+    plain = _TUNED.sub("", lower_name[: quantized.start()])
+    networks = _networks_by_release()
+    network = networks.get(plain) or networks.get(plain.removeprefix("meta-"))
+    return None if network is None else _QuantizedRelease(network.stem, _QUANTIZATIONS[quantized[1]])
 
 
 def _networks_by_release() -> dict[str, Path]:

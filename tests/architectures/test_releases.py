@@ -64,8 +64,26 @@ def test_how_weights_are_quantized_is_an_option_and_not_part_of_a_name():
         network = name.rsplit("-", 1)[0].removesuffix("-instruct")
         with pytest.raises(BadValue, match=rf"{name}: give the network without its quantization, {network}, and how"):
             find_network(name)
-    with pytest.raises(BadDescriptor, match="get its config with `hf download"):  # its config says how it is quantized
-        find_network("Qwen/Qwen3.5-9B-FP8")
+
+
+@pytest.mark.parametrize(
+    ("repository", "network", "weights"),
+    [
+        ("Qwen/Qwen3.5-9B-FP8", "qwen3.5-9b", "fp8"),
+        ("Qwen/Qwen3-8B-AWQ", "qwen3-8b", "awq"),
+        ("nvidia/DeepSeek-R1-0528-FP4", "deepseek-r1", "nvfp4"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "llama-3.1-8b", "int4"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama-3.3-70b", "fp8"),
+        ("unsloth/gpt-oss-20b-GGUF", "gpt-oss-20b", "q4_k_m"),
+    ],
+)
+def test_a_quantized_repository_names_what_answers_without_its_config(
+    repository: str, network: str, weights: str
+) -> None:
+    """Its config, which says what is not quantized, is better, and is asked for first."""
+    with pytest.raises(BadDescriptor, match="get its config with `hf download") as refused:
+        find_network(repository)
+    assert str(refused.value).endswith(f", or ask for {network} with `--weights {weights}`")
 
 
 def test_names_that_are_almost_those_of_releases_are_completed() -> None:
