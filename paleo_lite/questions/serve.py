@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadValue, PaleoError
+from ..errors import BadValue, DoesNotFit, PaleoError
 from ..text import format_plural
 from ..units import check_integer
 from .compare import check_no_pipeline, check_single, compare
@@ -56,7 +56,6 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     check_integer("`--seed`", question.seed, 0)
     check_link(question)
     from ..serving.admission import check_traffic
-    from ..serving.answers import answer as simulated_answer
     from ..serving.slo import find_missed, latencies_of_all, missed_in, with_highest_rate
 
     if question.decode_pool is not None and question.prefill_pool is None:
@@ -73,11 +72,11 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     classes = _classes(question)
     if any(request_class.priority for request_class in classes):
         deployment = _with_priorities(deployment)
-    prepared = _prepare(question, deployment, traffic, listings)
     if deployment.admission is not None:
         check_traffic(traffic)
     limits_s = [(objective.name, objective.limit_s) for objective in objectives]
-    result = simulated_answer(prepared, traffic, description, classes=classes, limits_s=limits_s)
+    described: dict[str, Any] = {"description": description, "classes": classes, "limits_s": limits_s}
+    prepared, result = _simulate(question, deployment, traffic, listings, **described)
     if not objectives:
         return result
     missed = missed_in(result, objectives)
@@ -102,16 +101,26 @@ def _check_options_of_traffic(question: Serve, deployment: Deployment, traffic: 
         )
 
 
-def _prepare(
-    question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
-) -> PreparedDeployment:
-    """Return the iteration times and the cache of a deployment; raise DoesNotFit with what would fit."""
+def _simulate(
+    question: Serve,
+    deployment: Deployment,
+    traffic: Traffic,
+    listings: Mapping[str, Price | None] | None,
+    **described: Any,  # of the traffic, as for `paleo_lite.serving.answers.answer`
+) -> tuple[PreparedDeployment, Serving]:
+    """Return a deployment that is prepared for traffic, and the answer; raise DoesNotFit with what would fit."""
+    from ..serving.answers import answer as simulated_answer
     from ..serving.cache import NoCacheRoom
 
     try:
-        return deployment.prepare(traffic)
+        prepared = deployment.prepare(traffic)
+        return prepared, simulated_answer(prepared, traffic, **described)
     except NoCacheRoom as error:
         raise error.with_tensor(_smallest_tensor(question, deployment, traffic, listings)) from None
+    except DoesNotFit as error:
+        tensor = _smallest_tensor(question, deployment, traffic, listings)
+        larger = "" if tensor is None else f"; `--tensor {tensor}` is the smallest that holds it"
+        raise DoesNotFit(f"{error}{larger}") from None
 
 
 MOST_TENSOR = 16
@@ -124,14 +133,15 @@ def _smallest_tensor(
     """Return the smallest tensor parallelism with which a replica holds a request; None if there is none."""
     if question.prefill_pool is not None or question.workers is not None:
         return None  # pools state theirs in their settings, and workers are divided among replicas
-    tensor = 2 * deployment.on_device.tensor
+    tensor, longest_tokens = 2 * deployment.on_device.tensor, (traffic.input_tokens + traffic.output_tokens).max()
     while tensor <= MOST_TENSOR:
         try:
-            make_deployment(dataclasses.replace(question, tensor=tensor), listings).measure_room(traffic)
-        except PaleoError:
-            tensor *= 2  # it does not fit so either, or cannot be divided so
-        else:
+            room = make_deployment(dataclasses.replace(question, tensor=tensor), listings).measure_room(traffic)
+        except PaleoError:  # it does not fit so either, or cannot be divided so
+            room = None
+        if room is not None and room.tokens >= longest_tokens:
             return tensor
+        tensor *= 2
     return None
 
 
