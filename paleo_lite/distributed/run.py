@@ -16,6 +16,7 @@ from ..timing import TimeModel, Workload, describe_model
 from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Budget, make_budget
 from ..timing.notes import FASTER_THAN_BOUND, WIDE_INTERVAL, range_notes, setting_notes
+from ..timing.offload import OFFLOADED
 from ..timing.training import execution_notes, precision_notes
 from ..units import format_si
 from .advise import StrategyAdvice, rank_by_energy
@@ -405,6 +406,8 @@ def _collect_notes(
     if divides_blocks and job.model.is_forecast and uses_tuned_stack(job, config):
         model_notes = tuple(note for note in model_notes if not note.startswith(KERNEL_NOTE))
         notes.append(stack_note())
+    if divides_blocks and all(row.workers > 1 for row in rows):  # each row says what the host of a node keeps
+        model_notes = tuple(note for note in model_notes if not note.startswith(OFFLOADED))
     if request.measured:
         model_notes = tuple(note for note in model_notes if WIDE_INTERVAL not in note)
     return [*notes, *model_notes]

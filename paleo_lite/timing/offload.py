@@ -88,7 +88,11 @@ def host_transfers(
     return HostTransfers(gradient_bytes / bandwidth, update_s, parameter_bytes / bandwidth)
 
 
+OFFLOADED = "offload: "
+"""Beginning of the note about what is kept in the memory of the host."""
+
+
 def offload_note(offload: str, state_bytes: float) -> str:
     """Return the note about the memory that the host needs."""
     destination = "the memory of the host" if offload == "cpu" else "NVMe drives"
-    return f"offload: {format_si(state_bytes, 'B')} of gradients and optimizer state are in {destination}"
+    return f"{OFFLOADED}{format_si(state_bytes, 'B')} of gradients and optimizer state are in {destination}"

@@ -12,6 +12,7 @@ from paleo_lite.distributed.collectives import (
     all_gather_time_s,
     all_reduce_time_s,
     all_to_all_time_s,
+    choose_reduce_scatter,
     point_to_point_time_s,
     reduce_scatter_time_s,
     subgroup_topology,
@@ -270,3 +271,18 @@ def test_a_group_of_every_third_device_spans_nodes() -> None:
     assert group.between.bandwidth_bytes_per_s == SLOW.bandwidth_bytes_per_s * 2 / 8
     inside = subgroup_topology(topology, 1, 8)
     assert (inside.devices_per_node, inside.nodes, inside.between) == (8, 1, None)
+
+
+@pytest.mark.parametrize(("inside_bytes_per_s", "fastest"), [(10e9, "ring"), (300e9, "hierarchical")])
+def test_gradients_are_scattered_by_the_collective_with_more_bandwidth(inside_bytes_per_s, fastest) -> None:
+    """Four nodes of eight devices, whose network has 10 GB/s and a latency of 10 us.
+
+    A ring over all devices sends 2 x 31/32 of the message over it. Rings inside the nodes and then between them send
+    2 x 7/8 over the links inside and 2 x 3/4 over the network, with 20 instead of 62 steps, which small messages gain.
+    """
+    inside = LinkRate("inside", inside_bytes_per_s, latency_s=1e-5)
+    topology = Topology("v100-sxm2", 8, inside, 4, LinkRate("network", 10e9, latency_s=1e-5))
+    assert choose_reduce_scatter(topology, None, "zero-3") == fastest
+    assert choose_reduce_scatter(topology, "ring", "zero-3") == "ring"
+    with pytest.raises(BadValue, match=r"zero-3 needs a reduce-scatter and an all-gather: use .*ring.* \(got tree\)"):
+        choose_reduce_scatter(topology, "tree", "zero-3")

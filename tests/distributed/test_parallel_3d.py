@@ -33,6 +33,7 @@ from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.memory import peak_memory
+from paleo_lite.timing.offload import HOST_UPDATE_BYTES_PER_S, LINK_SHARE
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.workload import Workload
 
@@ -714,3 +715,28 @@ def test_advice_on_a_batch_that_no_single_device_counts():
 def test_degrees_say_what_each_number_is() -> None:
     config = ParallelConfig(tensor=2, pipeline=2, virtual_stages=4)
     assert config.describe_degrees(8) == "tensor 2, pipeline 2 x 4 virtual stages, data 8"
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_an_update_on_the_host_takes_the_time_of_its_bytes(zero_stage: int) -> None:
+    """Ren et al. 2021 (ZeRO-Offload): 16-bit gradients and 12 bytes of Adam's state per parameter go to the host.
+
+    Its processors update 28 bytes per parameter for all devices of a node. 16-bit gradients leave over the link of each
+    device during the backward pass, two thirds of the work, and 16-bit parameters come back after the update. Without
+    ZeRO each of the eight devices has a state of its own.
+    """
+    training = msgspec.structs.replace(ADAM, offload="cpu")
+    settings = Settings(parallel=ParallelConfig(zero_stage=zero_stage))
+    asked = {"precision": "bf16", "strategy": "3d", "scaling": "strong", "training": training, "time_model": "roofline"}
+    result = scaling("gpt3-1.3b", settings, topology=NODE, workers=8, batch_size=8, **asked)
+    updated = find_network("gpt3-1.3b").parameters * (1 if zero_stage else 8)  # by a node
+    copy_s = 2 * updated / 8 / (LINK_SHARE * 31.5e9)  # PCIe 4.0 x16
+    exposed_s = max(copy_s - result[0].compute_s * 2 / 3, 0.0)
+    assert (exposed_s > 0) == (zero_stage == 0)
+    expected_s = exposed_s + 28 * updated / HOST_UPDATE_BYTES_PER_S + copy_s
+    assert result[0].overheads_s["update on the host"] == pytest.approx(expected_s, rel=1e-3)
+    assert not any(note.startswith("offload: ") for note in result.notes)  # of a single device
+    (note,) = (note for note in result[0].notes if note.startswith("offload: "))
+    number, unit = note.split()[1:3]
+    assert (float(number), unit) == (pytest.approx((2 + 12) * updated / 1e9, rel=1e-3), "GB")
+    assert note.endswith("are in the memory of the host per node")
