@@ -1,18 +1,109 @@
-"""Passes of the trainer where the host gathers every matrix of adapters.
+"""Times of the trainer: the slowest rank by hand, the forward pass of a micro-batch, and hosts that gather adapters.
 
-The relations are those of the host in published steps of verl with LoRA: as long for any number of tokens.
+The relations of the last are those of published steps of verl with LoRA: as long for any number of tokens.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.api.reinforcement import predict_trainer
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.distributed.job import Job
+from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.platforms import parse_topology
+from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.stage_communication import activation_communication_s, exchange_of
+from paleo_lite.distributed.step_plan import plan_step
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.reinforcement.constants import rl_constants
+from paleo_lite.reinforcement.trainer import Batching, micro_batch_forward_s, relative_work, slowest_rank
+from paleo_lite.timing import RooflineModel
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
+
+LENGTHS = (4, 1, 3, 2)  # tokens of four samples, 2.5 on average
+
+
+def plan_of(attention_s: float = 0.0, **config: Any) -> Any:
+    """Return a plan whose passes take 4 s on three blocks, of which attention takes its seconds in each pass."""
+    block = SimpleNamespace(attention_s=attention_s / 3, attention_backward_s=attention_s / 3)
+    longest = SimpleNamespace(block=block, blocks=3, passes_s=4.0)
+    return SimpleNamespace(longest=longest, config=ParallelConfig(**config))
+
+
+def slowest(plan: Any, ranks: int, micro_batches: int, **batching: Any) -> float:
+    asked = {"per_micro_batch": 1, "updates": 1, "is_balanced": False, "tokens": LENGTHS, **batching}
+    asked["tokens"] = np.array(asked["tokens"], dtype=float)
+    return slowest_rank(plan, ranks, micro_batches, Batching(**asked))
+
+
+def test_ranks_get_samples_in_turn_or_back_and_forth() -> None:
+    """The ranks compute 4 + 3 and 1 + 2 tokens, or balanced 4 + 1 and 3 + 2, instead of 2 x 2.5."""
+    assert slowest(plan_of(), 2, 2) == pytest.approx(7 / 5)
+    assert slowest(plan_of(), 2, 2, is_balanced=True) == pytest.approx(1)
+
+
+def test_ranks_that_divide_experts_wait_in_every_micro_batch() -> None:
+    """Balanced micro-batches of 4 and 3, and then of 1 and 2: the ranks together take 4 + 2."""
+    assert slowest(plan_of(expert=2), 2, 2, is_balanced=True) == pytest.approx(6 / 5)
+    assert slowest(plan_of(expert=2, expert_tensor=2), 2, 2, is_balanced=True) == pytest.approx(6 / 5)
+    assert slowest(plan_of(expert=2, tensor=2), 2, 2, is_balanced=True) == pytest.approx(1)  # inside a rank
+
+
+@pytest.mark.parametrize(("virtual_stages", "expected"), [(1, 13 / 10), (2, 9 / 7.5)])
+def test_a_pipeline_waits_for_its_longest_micro_batch(virtual_stages: int, expected: float) -> None:
+    """(p - 1) / v micro-batches of waiting (Narayanan et al. 2021): 5 + 2 x 4 of 4 x 2.5, or 5 + 4 of 3 x 2.5."""
+    plan = plan_of(pipeline=3, virtual_stages=virtual_stages)
+    assert slowest(plan, 2, 2, is_balanced=True) == pytest.approx(expected)
+
+
+def test_updates_are_averaged_and_missing_samples_are_empty() -> None:
+    assert slowest(plan_of(), 2, 1, updates=2) == pytest.approx((4 + 3) / 2 / 2.5)
+    assert slowest(plan_of(), 2, 2, tokens=(3, 1, 2)) == pytest.approx((3 + 2) / (2 * 2))
+    assert slowest(plan_of(), 1, 2, per_micro_batch=2) == pytest.approx(1)  # (4 + 1) / 2 and (3 + 2) / 2
+    assert slowest(plan_of(), 2, 1, per_micro_batch=2) == pytest.approx((4 + 3) / 2 / 2.5)
+
+
+def test_attention_grows_with_the_square_of_the_length() -> None:
+    """Half of the passes' 4 s is attention, in both passes together."""
+    ratio = np.array(LENGTHS) / 2.5
+    assert relative_work(plan_of(1.0), np.array(LENGTHS, dtype=float)) == pytest.approx(ratio / 2 + ratio**2 / 2)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_half_of_the_exchange_of_activations_belongs_to_the_forward_pass(tensor: int) -> None:
+    """Shoeybi et al. 2019: as many all-reduces in the forward pass as in the backward pass.
+
+    On the longest of two stages a micro-batch passes its blocks and the layers outside, slowed by stragglers.
+    """
+    network = find_network("gpt2", options=SequenceOptions(1024, phase="training"))
+    workload = Workload(network, "bf16", 1, "training", training=TrainingOptions("adamw"))
+    job = Job(workload, Machine(find_device("a100-sxm-80gb")), RooflineModel())
+    topology = parse_topology("4x a100-sxm-80gb @ nvlink3-x12")
+    config = ParallelConfig(tensor, 2, recompute="full")
+    settings = Settings(parallel=config, slowdown=0.25)
+    plan = plan_step(job, topology, 8, settings)
+    longest = max(plan.stages, key=lambda stage: stage.passes_s)
+    assert longest.blocks == 6
+    expected_s = 1.25 * (6 * longest.block.forward_s + longest.outer.forward_s)
+    without = ParallelConfig(tensor, 2, recompute="none")  # a forward pass recomputes nothing
+    exchange = exchange_of(job, without, settings, plan.costs.experts_per_token)
+    exposed_s = [
+        activation_communication_s(cost, topology, without, 1.25, exchange)[1]
+        for cost in (longest.block, longest.outer)
+    ]
+    assert (exposed_s[0] > 0) == (tensor > 1)
+    expected_s += (6 * exposed_s[0] + exposed_s[1]) / 2
+    assert micro_batch_forward_s(job, topology, settings, plan) == pytest.approx(expected_s)
+
 
 LORA = {
     "network": "qwen2.5-0.5b", "gpu": "h100-sxm", "workers": 2, "framework": "verl", "prompts": 64,
