@@ -104,3 +104,9 @@ def test_types_whose_keys_do_not_tell_their_parts_are_not_guessed(model_type, mo
 def test_a_guess_of_contradictory_keys_raises_one_sentence(key, value):
     with pytest.raises(BadDescriptor, match=rf"a/config.json: \$\..*{key}"):
         network({**LLAMA_3_8B, key: value})
+
+
+@pytest.mark.parametrize("keys", [{"num_experts": 8}, {"num_experts": 8, "num_experts_per_tok": 2, "is_moe": False}])
+def test_a_config_that_does_not_say_how_many_experts_are_active_is_dense(keys):
+    """8,030,261,248 parameters, as without experts."""
+    assert network({**LLAMA_3_8B, **keys}).parameters == pytest.approx(8_030_261_248, rel=0.01)

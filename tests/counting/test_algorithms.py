@@ -58,6 +58,12 @@ def test_fourier_by_paleo_s_formula() -> None:
     assert fourier(layer, 1, tiled=True).flops == 11 * 25_600 + 24 * 1024
 
 
+def test_filters_are_transformed_once_for_a_batch() -> None:
+    """Two images of the case above: twice the transforms of 2 channels and of 3 filters' outputs, and 6 of filters."""
+    layer = conv(27, 2, 3, kernel=5)
+    assert fourier(layer, 2, tiled=False).flops == (2 * (2 + 3) + 6) * 25_600 + 2 * 24 * 961
+
+
 @pytest.mark.parametrize(
     ("layer", "options", "names"),
     [

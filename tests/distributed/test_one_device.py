@@ -88,6 +88,30 @@ def test_a_whole_network_is_its_blocks(network: str, execution: str) -> None:
         assert prediction.terms.seconds_of(*passes).sum() == pytest.approx(seconds, rel=1e-3), passes
 
 
+@pytest.mark.parametrize(
+    ("config", "checkpointing", "expected"),
+    [
+        ({}, "none", True),
+        ({"recompute": "full"}, "none", True),
+        ({"recompute": "full", "recompute_every": 2}, "none", False),
+        ({"recompute": "selective"}, "none", False),
+        ({"recompute": "full", "offloaded_share": 0.5}, "none", False),
+        ({"offloaded_share": 0.5}, "none", False),
+        ({"execution": "megatron"}, "none", False),
+        ({"recompute": "none"}, "sqrt", True),
+    ],
+)
+def test_the_layers_save_all_or_a_plan_says_what_is_saved(config, checkpointing, expected) -> None:
+    """Layers save their tensors; selected parts, every second block, copies to the host and tuned stacks save less."""
+    options = TrainingOptions("adamw", mixed_precision=True, checkpointing=checkpointing)
+    question = Question(
+        "gpt2", "h100-sxm", precision="bf16", phase="training", sequence_length=512, training=options
+    )  # fmt: skip
+    job = Job(*resolve_question(question))
+    parallel = ParallelConfig(**{"execution": "eager", "recompute": "none", **config})
+    assert predict_alone(job, 2, Settings(parallel=parallel)).is_saved_by_layers == expected
+
+
 @pytest.mark.thorough
 def test_a_tuned_stack_saves_what_fits() -> None:
     """Without an order the stack computes again as much as the memory needs, and no more where all of it fits."""

@@ -18,8 +18,9 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.advise import _prepare_pool
 from paleo_lite.serving.candidates import Candidate, Criteria, TooLarge
 from paleo_lite.serving.lengths import Lengths
-from paleo_lite.serving.refine import Tried, _bisect, _find_bracket, _limits_between, _Series, refine
+from paleo_lite.serving.refine import Tried, _beyond, _bisect, _find_bracket, _limits_between, _Series, refine
 from paleo_lite.serving.requests import Demand
+from paleo_lite.serving.screening import Bound
 from paleo_lite.serving.slo import Objective
 from paleo_lite.serving.trials import LimitedPool
 
@@ -126,3 +127,24 @@ def test_the_limit_is_the_largest_that_a_simulation_confirms() -> None:
     search = partial(refine, Tried(tried, [], [], []), demand, objectives, Criteria())
     assert search(0.0, cost_of, lambda _: 0.0) == []  # nothing would be cheaper
     assert search(best, cost_of, lambda _: best) == []  # nor would what costs as much at the least
+
+
+def test_beyond_the_limits_that_were_tried_the_least_is_a_share_or_whole_replicas() -> None:
+    """Shares of a bound, of the price of devices, and of five replicas: whole ones where a rate is to be carried."""
+    bound = Bound(100.0, 10.0, value=8.0, devices=6, is_forecast=False, is_too_slow=False)
+    too_large = TooLarge("t4", "fp16", "tensor 1", 8, 6, price_usd_per_h=2.0, price_cloud=None, is_forecast=True)
+    five = msgspec.structs.replace(PLAIN, replicas=5, usd_per_h=10.0)
+    at_rate = msgspec.structs.replace(DEMAND, rate_per_s=3.0)
+    by_cost, by_joules = Criteria("cost"), Criteria("joules")
+
+    def usd_per_h(candidate: Candidate) -> float:
+        return candidate.usd_per_h
+
+    assert _beyond(bound, 0.4, at_rate, by_cost, usd_per_h) == pytest.approx(3.2)
+    assert _beyond(too_large, 0.4, at_rate, by_cost, usd_per_h) == pytest.approx(4.8)
+    assert _beyond(too_large, 0.4, at_rate, by_joules, usd_per_h) == 0.0
+    unpriced = msgspec.structs.replace(too_large, price_usd_per_h=None)
+    assert _beyond(unpriced, 0.4, at_rate, by_cost, usd_per_h) == 0.0
+    assert _beyond(five, 0.3, at_rate, by_cost, usd_per_h) == pytest.approx(10 * 2 / 5)  # 1.5 replicas are two
+    assert _beyond(five, 0.3, DEMAND, by_cost, usd_per_h) == pytest.approx(3.0)
+    assert _beyond(five, 0.3, at_rate, by_joules, usd_per_h) == pytest.approx(3.0)

@@ -295,3 +295,11 @@ def test_hours_and_cost_of_pictures_on_several_devices() -> None:
         pl.diffusion("sd-1.5", gpu="h100-sxm", phase="forward", samples=10)
     forward = pl.diffusion("sd-1.5", gpu="h100-sxm", phase="forward")
     assert forward.time_s < 0.6 * pl.diffusion("sd-1.5", gpu="h100-sxm", phase="training").time_s
+
+
+def test_a_decoder_of_the_first_and_of_later_frames_has_its_parameters_once():
+    """The decoder of Wan 2.1 runs once for the first frame, and once for every four others, with the same weights."""
+    prediction = pl.diffusion("wan-2.1-1.3b", gpu="h100-sxm")
+    encoder, denoiser, first, later = (part.prediction.parameters for part in prediction.parts)
+    assert first == later
+    assert prediction.parameters == encoder + denoiser + first
