@@ -616,3 +616,9 @@ def test_the_number_of_a_step_may_have_thousands_of_digits():
     """Python refuses to convert more than 4,300 digits: they were an internal error."""
     iterations = SimpleNamespace(marks=["step " + "1" * 5000, "step 2"], starts=[0, 1])
     assert steady.step_numbers(iterations) == [int("1" * 30), 2]
+
+
+def test_a_normalisation_reads_a_scale_and_a_shift_per_channel() -> None:
+    """In training it reads its input twice, for the statistics and for the result, which it writes once."""
+    numbers = 2 * 3 * 4 * 5
+    assert count_printed("batch_norm", "T=[(2,3,4,5)],type=fp32", "fprop").bytes == 4 * (3 * numbers + 2 * 3)

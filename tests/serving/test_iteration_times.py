@@ -163,3 +163,25 @@ def test_iterations_with_prompts_are_scaled_as_the_others() -> None:
     assert times.iteration_s(scheduled) == pytest.approx(0.8 + 0.02 + 0.7 + 0.5)
     assert scaled.with_prompts is not None and scaled.with_prompts.head_s is scaled.head_s
     assert memoryview(scaled.token_s).nbytes == 8 * len(plain.token_s)  # type: ignore[arg-type]
+
+
+def test_groups_of_attention_compute_their_own_chunks() -> None:
+    """Each of two groups decodes one of two sequences; one computes a token of a prompt, the other two.
+
+    The iteration takes the tokens of the busier group, 1 + 2, and its attention; of the three sampled tokens a group
+    has two at the most.
+    """
+    times = IterationTimes(
+        token_s=as_table([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]),
+        head_s=as_table([0.0, 0.01, 0.02, 0.03]),
+        contexts=[1.0, 2.0],
+        decode_attention_s=[[0.0, 0.0], [0.5, 0.7]],
+        prompt_attention_s=as_table([0.0, 1.0, 3.0, 7.0]),
+        relative_low=(),
+        relative_high=(),
+        attention_data=2,
+    )
+    scheduled = ScheduledTokens(2, 4.0, [(2, 3), (0, 2)], 1, [0, 1])
+    assert times.iteration_s(scheduled) == pytest.approx(0.3 + 0.02 + 0.7 + 4.0)
+    scheduled = ScheduledTokens(2, 4.0, [(2, 3), (0, 2)], 1, [0, 0])  # both in one group: 1 + 3 tokens
+    assert times.iteration_s(scheduled) == pytest.approx(0.4 + 0.02 + 0.7 + 7.0)

@@ -116,3 +116,10 @@ def test_seconds_of_a_workload_are_described_with_their_unit() -> None:
         assert workload.wait_s == 0.5 and workload.describe().endswith("output 256, think 0.5 s")
     with pytest.raises(PaleoError, match="think: must be seconds from 0"):
         parse_workload("conversation:think=soon")
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_s"), [("best-of:samples=4", 0.0), ("conversation:think=7", 7.0), ("agent:tool=3", 3.0)]
+)
+def test_sessions_wait_for_their_users_or_tools(text: str, wait_s: float) -> None:
+    assert parse_workload(text).wait_s == wait_s

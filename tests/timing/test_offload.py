@@ -163,6 +163,10 @@ def test_a_device_draws_little_while_it_waits_for_its_host(options) -> None:
     mean_w = (450 * (waiting.time_s - waiting_s) + idle_w * waiting_s) / waiting.time_s
     assert waiting.power_w == pytest.approx(mean_w, rel=0.04)
     assert sum(waiting.waiting_s.values()) >= waiting_s
+    update = waiting.terms.passes.index("update")
+    is_on_device = "offload" not in options
+    assert (waiting.terms.compute_s[update].sum() > 0) == is_on_device
+    assert (waiting.terms.memory_s[update].sum() < waiting.terms.layers_s[update].sum()) == is_on_device
 
 
 def test_the_precision_of_paged_state_is_said() -> None:
