@@ -26,7 +26,7 @@ from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.parallel_layout import Layout
 from paleo_lite.distributed.pipeline_layout import place_stages
 from paleo_lite.distributed.platforms import parse_topology
-from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.settings import STRAGGLERS, Settings
 from paleo_lite.distributed.stage_communication import _ring_step_s, gradient_communication_s, stage_transfer_s
 from paleo_lite.distributed.stage_memory import ReplicaGroup, micro_batches_in_flight, saved_activation_bytes
 from paleo_lite.errors import BadValue, UnknownName
@@ -137,6 +137,23 @@ def test_pipeline_bubble_agrees_with_the_formula():
     bubble = "pipeline bubble"
     assert plain.overheads_s[bubble] == pytest.approx(plain.compute_s * 3 / 11)
     assert interleaved.overheads_s[bubble] == pytest.approx(plain.overheads_s[bubble] / 3)
+
+
+def test_stragglers_lengthen_no_other_loss():
+    """Computing 1.25 times as long is one loss; the bubble and recomputation are those without stragglers."""
+    split = ParallelConfig(1, 4, recompute="full")
+    asked = {"precision": "fp16", "scaling": "strong", "strategy": "3d", "training": ADAM, "topology": NODE}
+    plain, slowed = (
+        scaling(
+            "gpt2", Settings(parallel=split, slowdown=share), workers=4, batch_size=8, time_model="roofline", **asked
+        )[0]
+        for share in (0.0, 0.25)
+    )
+    assert slowed.compute_s == pytest.approx(1.25 * plain.compute_s)
+    assert slowed.overheads_s[STRAGGLERS] == pytest.approx(0.25 * plain.compute_s)
+    others = {loss: seconds for loss, seconds in slowed.overheads_s.items() if seconds and loss != STRAGGLERS}
+    assert others.keys() == {"pipeline bubble", "activation recomputation"}
+    assert others == pytest.approx({loss: plain.overheads_s[loss] for loss in others})
 
 
 def test_tensor_parallelism_costs_two_all_reduces_per_pass_and_block():
