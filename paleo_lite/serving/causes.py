@@ -88,7 +88,7 @@ class RemainingWidths(NamedTuple):
     """What measured servers leave of intervals, relative to those without them, in logarithms."""
 
     per_token: float  # of iterations and of the host
-    first_token: float  # of the wait for a first token beside those of iterations
+    first_token: float  # of the wait for a first token beside those of iterations, and of users in step
 
 
 def remaining_widths(
@@ -98,6 +98,7 @@ def remaining_widths(
     traffic: Traffic,
     simulated: Mapping[str, Simulated],  # by level of the times of iterations: "low", "expected" and "high"
     first_token_deviation: float,  # of the logarithm of the wait for a first token beside those of iterations
+    in_step: Simulated | None = None,  # users in step, who wait for longer; None where they are not apart
 ) -> RemainingWidths:
     """Return what measured servers leave of the intervals under some traffic, by the causes of its mean latencies.
 
@@ -119,14 +120,17 @@ def remaining_widths(
     )
     variances = learned.variances(TIME_PER_TOKEN, shares[TIME_PER_TOKEN])
     per_token = float(remaining_width(*variances, (math.log(token_s["low"]), math.log(token_s["high"]))))
-    # The interval of a first token is that of iterations and of the wait, whose logarithms add up in quadrature.
+    # The interval of a first token is that of iterations, of the wait and, at its upper end, of users in step; their
+    # logarithms add up in quadrature.
     of_iterations = math.log(first_s["high"] / first_s["low"]) / 2
     of_wait = Z_90 * first_token_deviation
-    stated = math.hypot(of_iterations, of_wait)
+    of_step = 0.0 if in_step is None else max(math.log(_mean_s(in_step, FIRST_TOKEN) / first_s["expected"]), 0.0)
+    stated = (math.hypot(of_iterations, of_wait) + math.hypot(of_iterations, of_wait, of_step)) / 2
+    of_others = math.sqrt(stated**2 - of_iterations**2)
     variances = learned.variances(FIRST_TOKEN, shares[FIRST_TOKEN])
     wanted = stated * float(remaining_width(*variances, (-stated, stated)))
     remaining = math.sqrt(max(wanted**2 - (per_token * of_iterations) ** 2, 0.0))
-    return RemainingWidths(per_token, remaining / of_wait if of_wait else 1.0)
+    return RemainingWidths(per_token, remaining / of_others if of_others else 1.0)
 
 
 def _mean_s(simulated: Simulated, figure: str) -> float:

@@ -330,7 +330,16 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         """
         simulated = {level: self.simulate(traffic, level) for level in LEVELS}
         deviation = self.deployment.timer.latency_deviations[FIRST_TOKEN]
-        widths = remaining_widths(self.deployment.on_device, self.engine, learned, traffic, simulated, deviation)
+        in_step = traffic.in_step()
+        widths = remaining_widths(
+            self.deployment.on_device,
+            self.engine,
+            learned,
+            traffic,
+            simulated,
+            deviation,
+            None if in_step is None else self.simulate(in_step),
+        )
         prefill = None if self.prefill is None else self.prefill._with_widths(widths)
         return msgspec.structs.replace(self._with_widths(widths), prefill=prefill)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ..timing.intervals import Z_90
 from .deployment import PreparedDeployment
@@ -23,6 +24,15 @@ from .requests import Traffic
 
 Latencies = Mapping[str, Mapping[str, float | None]]
 """Mean and quantiles of each of `outcomes.LATENCIES`."""
+
+
+class Cause(NamedTuple):
+    """Latencies at the ends of what may be another way."""
+
+    low: Latencies
+    high: Latencies
+    width: float = 1.0  # what measured servers leave of the interval, in logarithms
+
 
 POOL_ENDS = ((("low", "expected"), ("high", "expected")), (("expected", "low"), ("expected", "high")))
 """Levels of the pool that decodes and of the one that computes prompts, at the ends of each of them."""
@@ -37,11 +47,11 @@ def simulate_causes(
     prepared: PreparedDeployment,
     traffic: Traffic,
     at_levels: Mapping[str, Latencies],  # latencies at each level of the iteration times, of both pools together
-) -> list[tuple[Latencies, Latencies]]:
-    """Return the latencies at the ends of each cause; none where the time model gives no interval."""
+) -> list[Cause]:
+    """Return the causes, each simulated by itself; none where the time model gives no interval."""
     if len(at_levels) == 1:
         return []
-    causes = [(at_levels["low"], at_levels["high"])]
+    causes = [Cause(at_levels["low"], at_levels["high"])]
     if prepared.prefill is not None:
         causes = []
         for ends in POOL_ENDS:
@@ -49,16 +59,16 @@ def simulate_causes(
                 summarize_latencies(prepared.simulate(traffic, level, prefill_level=prefill_level))
                 for level, prefill_level in ends
             )
-            causes.append((low, high))
+            causes.append(Cause(low, high))
     in_step = traffic.in_step()
     if in_step is not None:
         latencies = summarize_latencies(prepared.simulate(in_step))
-        causes.append((latencies, latencies))
+        causes.append(Cause(latencies, latencies, prepared.first_token_width))
     return causes
 
 
 def join_latencies(
-    expected: Latencies, causes: Sequence[tuple[Latencies, Latencies]], deviations: Mapping[str, float]
+    expected: Latencies, causes: Sequence[Cause], deviations: Mapping[str, float]
 ) -> dict[str, dict[str, Figure]]:
     """Return the latencies with intervals of all causes, and of deviations of their logarithms beside these."""
     joint: dict[str, dict[str, Figure]] = {}
@@ -66,10 +76,21 @@ def join_latencies(
         added = Z_90 * deviations.get(name, 0.0)
         joint[name] = {}
         for part, value in parts.items():
-            of_causes = [make_figure([low[name][part], value, high[name][part]]) for low, high in causes]
+            of_causes = [
+                narrow(make_figure([cause.low[name][part], value, cause.high[name][part]]), cause.width)
+                for cause in causes
+            ]
             figure = join_causes(of_causes or [make_figure([value])])
             joint[name][part] = widen(figure, below=added, above=added)
     return joint
+
+
+def narrow(figure: Figure, width: float) -> Figure:
+    """Return a figure with an interval of so much of its width, in logarithms."""
+    if width == 1.0 or not figure.value or not figure.low or figure.high is None:
+        return figure
+    value = figure.value
+    return Figure(value, value * (figure.low / value) ** width, value * (figure.high / value) ** width)
 
 
 def join_causes(figures: Sequence[Figure]) -> Figure:

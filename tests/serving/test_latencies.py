@@ -11,7 +11,13 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.figures import Figure
-from paleo_lite.serving.latencies import join_causes, join_latencies, simulate_causes, summarize_latencies
+from paleo_lite.serving.latencies import (
+    join_causes,
+    join_latencies,
+    narrow,
+    simulate_causes,
+    summarize_latencies,
+)
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import generate_traffic
 
@@ -28,6 +34,11 @@ def test_without_logarithms_an_interval_is_no_narrower_than_those_of_its_causes(
     assert join_causes([Figure(0.0, 0.0, 1.0), Figure(0.0, 0.0, 3.0)]) == Figure(0.0, 0.0, 3.0)
     assert join_causes([Figure(2.0, 1.0, 3.0), Figure(2.0, 0.0, 2.5)]) == Figure(2.0, 0.0, 3.0)
     assert join_causes([Figure(None), Figure(None)]) == Figure(None)
+
+
+def test_a_cause_that_is_known_better_has_a_narrower_interval() -> None:
+    assert narrow(Figure(4.0, 1.0, 16.0), 0.5) == Figure(4.0, 2.0, 8.0)
+    assert narrow(Figure(0.0, 0.0, 1.0), 0.5) == Figure(0.0, 0.0, 1.0)
 
 
 @pytest.fixture
@@ -49,7 +60,7 @@ def test_first_tokens_are_less_certain_than_if_both_pools_were_off_in_the_same_d
     causes = simulate_causes(prepared, traffic, at_levels)
     together, of_answers, of_prompts = (
         [(latencies["ttft_s"]["mean"] or 0.0) for latencies in ends]
-        for ends in ((at_levels["low"], at_levels["high"]), *causes[:2])
+        for ends in ((at_levels["low"], at_levels["high"]), causes[0][:2], causes[1][:2])
     )
     assert of_answers[1] < of_answers[0]
     assert of_prompts[1] / of_prompts[0] > 1.2 * together[1] / together[0]
