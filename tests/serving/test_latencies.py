@@ -12,6 +12,7 @@ import paleo_lite as pl
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.figures import Figure
 from paleo_lite.serving.latencies import (
+    STALL_S,
     join_causes,
     join_latencies,
     narrow,
@@ -67,6 +68,25 @@ def test_first_tokens_are_less_certain_than_if_both_pools_were_off_in_the_same_d
     joint = join_latencies(at_levels["expected"], causes, {})["ttft_s"]["mean"]
     assert joint.low is not None and joint.low < together[0]
     assert joint.high is not None and joint.high > together[1]
+
+
+def test_the_first_requests_of_split_pools_may_wait_for_kernels(split: Deployment) -> None:
+    """Of few requests the mean shows it, of many hardly, and the median never."""
+    latencies = {}
+    for requests in (20, 2000):
+        traffic = generate_traffic(Lengths(500), Lengths(20), count=requests, rate_per_s=0.5)
+        prepared = split.prepare(traffic)
+        at_levels = {level: summarize_latencies(prepared.simulate(traffic, level)) for level in prepared.levels}
+        causes = simulate_causes(prepared, traffic, at_levels)
+        latencies[requests] = join_latencies(at_levels["expected"], causes, {})["ttft_s"]
+    for part, (few, many) in {
+        part: [latencies[count][part] for count in (20, 2000)] for part in ("mean", "p50")
+    }.items():
+        assert few.value and many.value and few.high and many.high
+        is_wider = few.high / few.value > 2 * many.high / many.value
+        assert is_wider == (part == "mean"), part
+    high = latencies[20]["mean"].high
+    assert high is not None and high > STALL_S / 20
 
 
 CLOSED: dict[str, Any] = {"gpu": "h100-sxm", "concurrency": 16, "input_tokens": 2048}

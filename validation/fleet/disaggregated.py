@@ -24,7 +24,7 @@ from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.deployment import PreparedDeployment
 from paleo_lite.serving.drafts import acceptance_of
 from paleo_lite.serving.figures import make_figure, widen
-from paleo_lite.serving.latencies import POOL_ENDS, join_causes
+from paleo_lite.serving.latencies import POOL_ENDS, STALL_S, join_causes
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.requests import Traffic, generate_traffic
@@ -144,6 +144,8 @@ class PreparedRecipe(NamedTuple):
             [_times_of(*self._simulate(level, ROUNDS_OF_ENDS, prompts)) for level, prompts in ends]
             for ends in POOL_ENDS
         ]
+        stall = STALL_S / (PUBLISHED_ROUNDS * self.recipe.concurrency) / expected[0]
+        causes.append([compared, (compared[0] * (1 + stall), compared[1])])
         deviations = self.prepared.deployment.timer.latency_deviations
         forecasts = []
         for figure, name in enumerate(("ttft_s", "tpot_s")):
