@@ -74,7 +74,7 @@ class ServerPool(NamedTuple):
         shared: dict[str, Tier] = {}
         blocks = None
         if traffic.hashes is not None and not self.options.prompts_are_cached:
-            blocks = BlocksOfRequests(traffic)
+            blocks = BlocksOfRequests(traffic, self.room.block_tokens)
 
         def make() -> Replica:
             """Return a replica."""

@@ -23,6 +23,9 @@ from typing import NamedTuple
 from ..errors import BadValue
 from .requests import Traffic
 
+Block = int | tuple[int, int]
+"""Hash of a block; of a part of one with its tokens."""
+
 
 class StoreKind(NamedTuple):
     """A kind of store."""
@@ -68,37 +71,56 @@ class PrefixCache:
 
     Where every block has the same blocks before it in all prompts, those before one that is there are there, and those
     before one that is held are held: who holds a block holds them, and gives them back, or keeps them, after it. What
-    is found is looked for by bisection then.
+    is found is looked for by bisection then. Sizes are in blocks of the KV cache; only the last block of a prompt may
+    be smaller than the others.
     """
 
-    def __init__(self, *, is_chained: bool = False) -> None:
-        self.is_chained = is_chained  # whether every block has the same blocks before it
-        self._holders: dict[int, int] = {}  # requests that hold a block, of all blocks that are there
-        self._unused: OrderedDict[int, None] = OrderedDict()  # blocks without a holder, the least recently used first
+    def __init__(
+        self,
+        *,
+        is_chained: bool = False,  # whether every block has the same blocks before it
+        size: int = 1,  # of a block
+        lacking: Mapping[Block, int] | None = None,  # by how much some blocks are smaller
+    ) -> None:
+        self.is_chained, self.size, self.lacking = is_chained, size, lacking or {}
+        self._holders: dict[Block, int] = {}  # requests that hold a block, of all blocks that are there
+        self._unused: OrderedDict[Block, None] = OrderedDict()  # blocks without a holder, the least recently used first
+        self._unused_lacking = 0  # by how much these are smaller than as many whole blocks
 
     @property
-    def unused_blocks(self) -> int:
-        """Number of blocks that nobody holds."""
-        return len(self._unused)
+    def unused_size(self) -> int:
+        """Size of the blocks that nobody holds."""
+        return len(self._unused) * self.size - self._unused_lacking
 
-    def count_found(self, hashes: Sequence[int]) -> int:
+    def count_found(self, hashes: Sequence[Block]) -> int:
         """Return how many blocks a prompt finds: those before the first that is not there."""
         holders = self._holders
         if self.is_chained:
             return bisect_left(hashes, True, key=lambda block: block not in holders)
         return len(list(takewhile(holders.__contains__, hashes)))
 
-    def count_unused(self, hashes: Sequence[int]) -> int:
-        """Return how many of some blocks nobody holds, so that holding them takes room from new ones."""
+    def measure_unheld(self, hashes: Sequence[Block]) -> int:
+        """Return the size of those of some blocks that nobody holds, so that holding them takes room from new ones."""
         if self.is_chained:
-            return len(hashes) - bisect_left(hashes, True, key=lambda block: not self._holders.get(block))
-        holders = list(map(self._holders.get, hashes))
-        return holders.count(0) + holders.count(None)
+            unheld = len(hashes) - bisect_left(hashes, True, key=lambda block: not self._holders.get(block))
+        else:
+            holders = list(map(self._holders.get, hashes))
+            unheld = holders.count(0) + holders.count(None)
+        return unheld * self.size - self._lacking_of_unheld(hashes)
 
-    def hold(self, hashes: Iterable[int]) -> int:
-        """Let a request hold blocks, which are there afterwards; return how many nobody held before."""
+    def _lacking_of_unheld(self, hashes: Sequence[Block]) -> int:
+        """Return by how much the last of some blocks is smaller than a whole one, if nobody holds it."""
+        if not self.lacking or not hashes or self._holders.get(hashes[-1]):
+            return 0
+        return self.lacking.get(hashes[-1], 0)
+
+    def hold(self, hashes: Sequence[Block]) -> int:
+        """Let a request hold blocks, which are there afterwards; return the size of those that nobody held before."""
         newly_held = 0
         holders, unused = self._holders, self._unused
+        lacking = self._lacking_of_unheld(hashes)
+        if lacking and hashes[-1] in unused:
+            self._unused_lacking -= lacking
         for block in hashes:
             number = holders.get(block)
             if number:
@@ -108,10 +130,10 @@ class PrefixCache:
                 holders[block] = 1
                 if number is not None:
                     del unused[block]
-        return newly_held
+        return newly_held * self.size - lacking
 
-    def release(self, hashes: Sequence[int]) -> int:
-        """Let a request give blocks back, the last one first; return how many nobody holds any more."""
+    def release(self, hashes: Sequence[Block]) -> int:
+        """Let a request give blocks back, the last one first; return the size of those that nobody holds any more."""
         unheld = 0
         holders, unused = self._holders, self._unused
         for block in reversed(hashes):
@@ -120,20 +142,30 @@ class PrefixCache:
             if not number:
                 unused[block] = None
                 unheld += 1
-        return unheld
+        lacking = self._lacking_of_unheld(hashes)
+        self._unused_lacking += lacking
+        return unheld * self.size - lacking
 
-    def keep(self, block: int) -> None:
-        """Keep a block that nobody holds, as the most recently used one."""
+    def keep(self, block: Block) -> None:
+        """Keep a whole block that nobody holds, as the most recently used one."""
         if not self._holders.setdefault(block, 0):
             self._unused[block] = None
             self._unused.move_to_end(block)
 
     def evict(self, most: int) -> None:
-        """Drop the least recently used blocks that nobody holds, until at most some of them are left."""
-        unused = self._unused
-        for _ in range(len(unused) - max(most, 0)):
-            block, _ = unused.popitem(last=False)
-            del self._holders[block]
+        """Drop the least recently used blocks that nobody holds, until those that are left have at most some size."""
+        if self.lacking:
+            while self._unused and self.unused_size > most:
+                self._unused_lacking -= self.lacking.get(self._drop_oldest(), 0)
+            return
+        for _ in range(len(self._unused) - max(most, 0) // self.size):
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> Block:
+        """Drop the least recently used block that nobody holds, and return it."""
+        block, _ = self._unused.popitem(last=False)
+        del self._holders[block]
+        return block
 
 
 class Tier:
@@ -141,16 +173,16 @@ class Tier:
 
     def __init__(self, blocks: int, block_s: float) -> None:
         self.most_blocks, self.block_s = blocks, block_s  # room, and seconds in which a block is read
-        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._blocks: OrderedDict[Block, None] = OrderedDict()
 
-    def has(self, block: int) -> bool:
+    def has(self, block: Block) -> bool:
         """Return whether a block is there, which counts as its use."""
         if block not in self._blocks:
             return False
         self._blocks.move_to_end(block)
         return True
 
-    def add(self, blocks: Iterable[int]) -> list[int]:
+    def add(self, blocks: Iterable[Block]) -> list[Block]:
         """Store blocks; return those that had to go."""
         for block in blocks:
             self._blocks[block] = None
@@ -160,24 +192,37 @@ class Tier:
 
 
 class BlocksOfRequests:
-    """Hashes of the blocks of requests, which replicas share."""
+    """Hashes of the blocks of requests, which replicas of an engine share.
 
-    def __init__(self, traffic: Traffic) -> None:
+    Only full blocks are found again. A trace also hashes the part of a block that a prompt ends with: prompts that end
+    with the same find the full blocks of the engine in it.
+    """
+
+    def __init__(self, traffic: Traffic, block_tokens: int) -> None:  # tokens of a block of the engine
         assert traffic.hashes is not None
-        self.hashed_tokens = traffic.hashed_tokens
+        hashed_tokens = self.hashed_tokens = traffic.hashed_tokens
         self.is_chained = traffic.follows is not None  # those of sessions, not of any file
-        # Only full blocks are found again.
-        self.hashes = [
-            hashes[: tokens // traffic.hashed_tokens]
-            for hashes, tokens in zip(traffic.hashes, traffic.input_tokens.tolist())
-        ]
-        # Of the answers, which the next prompts of a session contain.
-        self.answers = [
-            hashes[prompt // traffic.hashed_tokens : (prompt + answer) // traffic.hashed_tokens]
-            for hashes, prompt, answer in zip(
-                traffic.hashes, traffic.input_tokens.tolist(), traffic.output_tokens.tolist()
-            )
-        ]
+        self.size = -(-hashed_tokens // block_tokens)  # of a block, in those of the engine
+        self.lacking: dict[Block, int] = {}  # by how much parts are smaller
+        self.hashes: list[tuple[Block, ...]] = []  # of each prompt, with the part that it ends with
+        self.whole_blocks: list[int] = []  # of each prompt, without that part
+        self.full_tokens: list[int] = []  # in the full blocks of each prompt
+        self.answers: list[tuple[Block, ...]] = []  # of the answers, which the next prompts of a session contain
+        for hashes, tokens, answer in zip(
+            traffic.hashes, traffic.input_tokens.tolist(), traffic.output_tokens.tolist()
+        ):
+            whole = tokens // hashed_tokens
+            blocks: tuple[Block, ...] = hashes[:whole]
+            full_tokens = len(blocks) * hashed_tokens
+            part_blocks = (tokens - full_tokens) // block_tokens if traffic.is_trace else 0
+            if part_blocks:
+                part = (hashes[whole], tokens - full_tokens)
+                blocks, full_tokens = (*blocks, part), full_tokens + part_blocks * block_tokens
+                self.lacking[part] = self.size - part_blocks
+            self.hashes.append(blocks)
+            self.whole_blocks.append(whole)
+            self.full_tokens.append(full_tokens)
+            self.answers.append(() if traffic.is_trace else hashes[whole : (tokens + answer) // hashed_tokens])
 
 
 class PrefixesOfRequests:
@@ -186,7 +231,8 @@ class PrefixesOfRequests:
     A request holds the blocks that it found and, after prefill, all full blocks of its prompt. At least its last token
     is computed, without which there are no logits. Engines that reuse whole blocks compute that token's own block, one
     of the engine, however many tokens a block of the prompts' hashes has: vLLM's `get_computed_blocks` looks for
-    `num_tokens - 1` tokens, as SGLang's `init_next_round_input` and TensorRT-LLM's `addSequence` do.
+    `num_tokens - 1` tokens, as SGLang's `init_next_round_input` and TensorRT-LLM's `addSequence` do. Tiers store whole
+    blocks of the hashes only.
     """
 
     def __init__(
@@ -197,12 +243,10 @@ class PrefixesOfRequests:
         *,
         reuses_parts: bool = False,  # whether a part of a block of the engine is reused, too
     ) -> None:
-        self.cache = PrefixCache(is_chained=blocks.is_chained)
+        self.cache = PrefixCache(is_chained=blocks.is_chained, size=blocks.size, lacking=blocks.lacking)
         self.tiers = tiers  # what is below the device's memory, the fastest first
         self.load_s = 0.0  # seconds in which the prompts that were found last are read from the tiers
-        self.hashes, self.answers = blocks.hashes, blocks.answers
-        self.hashed_tokens = blocks.hashed_tokens
-        self.blocks_per_hash = -(-blocks.hashed_tokens // block_tokens)
+        self.blocks, self.hashes = blocks, blocks.hashes
         self.reused_tokens = 1 if reuses_parts else block_tokens  # a multiple of which is reused of a prompt
         self.held = [0] * len(self.hashes)
 
@@ -221,13 +265,12 @@ class PrefixesOfRequests:
             found_blocks += 1
             self.load_s += tier.block_s
         self.held[request] = found_blocks
-        unheld_blocks = self.cache.count_unused(hashes[:found_blocks])
-        return self._count_reused(found_blocks, tokens), unheld_blocks * self.blocks_per_hash
+        return self._count_reused(request, found_blocks, tokens), self.cache.measure_unheld(hashes[:found_blocks])
 
-    def _count_reused(self, found_blocks: int, tokens: int) -> int:
+    def _count_reused(self, request: int, found_blocks: int, tokens: int) -> int:
         """Return the tokens of a prompt of so many tokens that need not be computed where blocks of it are there."""
         most_tokens = (tokens - 1) // self.reused_tokens * self.reused_tokens
-        return min(found_blocks * self.hashed_tokens, most_tokens)
+        return min(found_blocks * self.blocks.hashed_tokens, self.blocks.full_tokens[request], most_tokens)
 
     def hold_found(self, request: int) -> None:
         """Let a request hold what it has found."""
@@ -235,22 +278,23 @@ class PrefixesOfRequests:
 
     def hold_computed(self, request: int) -> tuple[int, int]:
         """Let a request hold all full blocks of its prompt; return their tokens, and blocks that nobody held before."""
-        newly_held = self.cache.hold(self.hashes[request][self.held[request] :])
-        self._write(self.hashes[request][self.held[request] :])
-        self.held[request] = len(self.hashes[request])
-        return self.held[request] * self.hashed_tokens, newly_held * self.blocks_per_hash
+        hashes, held = self.hashes[request], self.held[request]
+        newly_held = self.cache.hold(hashes[held:])
+        self._write(hashes[held : self.blocks.whole_blocks[request]])
+        self.held[request] = len(hashes)
+        return self.blocks.full_tokens[request], newly_held
 
     def count_cached(self, request: int, tokens: int) -> int:
         """Return how many tokens of a prompt, of so many in all, are in the device's memory and reused."""
-        return self._count_reused(self.cache.count_found(self.hashes[request]), tokens)
+        return self._count_reused(request, self.cache.count_found(self.hashes[request]), tokens)
 
     def keep_answer(self, request: int) -> None:
         """Keep the full blocks of an answer, which go before those of its prompt."""
-        for block in reversed(self.answers[request]):
+        for block in reversed(self.blocks.answers[request]):
             self.cache.keep(block)
-        self._write(self.answers[request])
+        self._write(self.blocks.answers[request])
 
-    def _write(self, blocks: Sequence[int]) -> None:
+    def _write(self, blocks: Sequence[Block]) -> None:
         """Write blocks through to the first tier; what has no more room in a tier goes to the next one."""
         for tier in self.tiers:
             blocks = tier.add(blocks)
@@ -259,11 +303,12 @@ class PrefixesOfRequests:
         """Let a request give its blocks back; return the blocks of the KV cache that nobody holds any more."""
         unheld = self.cache.release(self.hashes[request][: self.held[request]])
         self.held[request] = 0
-        return unheld * self.blocks_per_hash
+        return unheld
 
     def keep_within(self, blocks: int) -> None:
         """Drop what nobody holds and does not fit into some blocks of the KV cache."""
-        self.cache.evict(blocks // self.blocks_per_hash)
+        if self.cache.unused_size > blocks:
+            self.cache.evict(blocks)
 
 
 def prefix_hit_rate(prompts: Iterable[Sequence[int]], blocks: int | None = None) -> float:

@@ -28,8 +28,11 @@ PREFIX_SCORE, CACHE_SCORE, QUEUE_SCORE = 2.0, 1.0, 1.0
 """Weights of the scores of llm-d's endpoint picker (its guide to precise prefix-aware routing: prefix-cache-scorer,
 kv-cache-utilization-scorer and queue-scorer)."""
 
-KNOWN_TOKENS = 31_250 * 16
-"""Tokens of prompts that llm-d's approximate index knows of a replica (`lruCapacityPerServer` blocks of 16 tokens)."""
+KNOWN_BLOCK = 16
+"""Tokens of a block of llm-d's approximate index."""
+
+KNOWN_TOKENS = 31_250 * KNOWN_BLOCK
+"""Tokens of prompts that llm-d's approximate index knows of a replica (`lruCapacityPerServer` blocks)."""
 
 
 class Router:
@@ -137,7 +140,7 @@ class Scored(Router):
     def __init__(self, traffic: Traffic) -> None:
         super().__init__(traffic)
         check_prefixes(traffic, "scored")
-        self.blocks = BlocksOfRequests(traffic).hashes
+        self.blocks = BlocksOfRequests(traffic, KNOWN_BLOCK).hashes
         self.indexes: dict[Replica, Tier] = {}
         self.known_blocks = KNOWN_TOKENS // traffic.hashed_tokens
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from .deployment import PreparedDeployment
 from .outcomes import Outcome
+from .prefix_cache import BlocksOfRequests
 from .requests import Traffic
 from .steady import middle_span
 
@@ -65,7 +66,7 @@ WARM, DRAINING = 0.5, 0.875
 def saturate_levels(prepared: PreparedDeployment, traffic: Traffic, levels: Sequence[str]) -> dict[str, Rates]:
     """Return requests and output tokens per second when requests always wait, at some levels of iteration times."""
     prepared = prepared.for_crowd(traffic)
-    if _has_common_prompts(traffic):
+    if _has_common_prompts(traffic, prepared.room.block_tokens):
         users, expected = _find_users(prepared, traffic)
         return {
             level: expected if level == "expected" else _rates_of_users(prepared, traffic, users, level)
@@ -176,14 +177,13 @@ def _rates_with_adapters(prepared: PreparedDeployment, traffic: Traffic, level: 
     return requests_per_s, tokens_per_s
 
 
-def _has_common_prompts(traffic: Traffic) -> bool:
+def _has_common_prompts(traffic: Traffic, block_tokens: int) -> bool:
     """Return whether prompts find what others have computed: those of sessions, and of which two begin alike."""
     if traffic.follows is not None:
         return True
     if traffic.hashes is None:
         return False
-    whole = (traffic.input_tokens >= traffic.hashed_tokens).tolist()
-    firsts = [hashes[0] for hashes, is_whole in zip(traffic.hashes, whole) if is_whole]
+    firsts = [hashes[0] for hashes in BlocksOfRequests(traffic, block_tokens).hashes if hashes]
     return len(set(firsts)) < len(firsts)
 
 

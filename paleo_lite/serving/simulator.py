@@ -81,7 +81,7 @@ class Replica:
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
             self.prefixes = PrefixesOfRequests(
-                blocks or BlocksOfRequests(traffic),
+                blocks or BlocksOfRequests(traffic, room.block_tokens),
                 room.block_tokens,
                 tiers,
                 reuses_parts=engine.reuses_parts_of_blocks,
@@ -663,9 +663,7 @@ class Replica:
 
     def _evict_prefixes(self, prefixes: PrefixesOfRequests) -> None:
         """Keep no more blocks that nobody holds than there is room for."""
-        room = self.total_blocks - self.used_blocks
-        if prefixes.cache.unused_blocks * prefixes.blocks_per_hash > room:
-            prefixes.keep_within(room)
+        prefixes.keep_within(self.total_blocks - self.used_blocks)
 
     def _advance(self, iterations: int) -> None:
         """Decode some iterations, and finish the sequences that are done."""

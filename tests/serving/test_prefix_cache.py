@@ -18,7 +18,7 @@ from measured import DATA
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.lengths import Lengths
-from paleo_lite.serving.prefix_cache import PrefixCache, PrefixesOfRequests, prefix_hit_rate
+from paleo_lite.serving.prefix_cache import BlocksOfRequests, PrefixCache, PrefixesOfRequests, prefix_hit_rate
 from paleo_lite.serving.requests import generate_traffic, read_trace
 
 SERVER = {"network": "llama-3.2-1b", "gpu": "a100-sxm-80gb"}
@@ -57,6 +57,18 @@ def test_blocks_that_a_request_holds_are_not_evicted() -> None:
     assert cache.release([1, 2, 3]) == 1
     cache.evict(0)
     assert cache.count_found([1, 2, 3]) == 2
+
+
+def test_a_part_of_a_block_takes_less_room_and_goes_first() -> None:
+    """Blocks of 32 blocks of the KV cache, but for the last one of two, which has 18."""
+    cache = PrefixCache(size=32, lacking={(9, 300): 14})
+    assert cache.hold([1, (9, 300)]) == 32 + 18 and cache.hold([1, (9, 300)]) == 0
+    assert cache.release([1, (9, 300)]) == 0 and cache.release([1, (9, 300)]) == 32 + 18
+    assert cache.unused_size == 50 and cache.measure_unheld([1, (9, 300)]) == 50
+    cache.evict(50)
+    assert cache.count_found([1, (9, 300)]) == 2
+    cache.evict(49)
+    assert cache.count_found([1, (9, 300)]) == 1 and cache.unused_size == 32
 
 
 @pytest.mark.spread(2)
@@ -116,6 +128,26 @@ def test_of_a_prompt_that_is_there_an_engine_computes_its_own_last_block(
     options = {"engine_settings": settings} if settings else {}
     serving = pl.serve(**SERVER, engine=engine, requests=trace, **options)
     assert serving.figures["prefix_hit_rate"].value == pytest.approx(3 * (1024 - computed_tokens) / (4 * 1024))
+
+
+def test_a_trace_finds_what_prompts_end_with(tmp_path: Path) -> None:
+    """Of a prompt of 812 tokens that was there before all blocks of 16 but the last token's, 800, are found.
+
+    Where the part of a block of 512 differs, 512 are. Of 300 tokens 288 are; equal hashes of parts of another length
+    are hashes of something else. vLLM's `get_computed_blocks` looks for the blocks of all tokens but the last.
+    """
+    prompts = [(812, [1, 2]), (812, [1, 2]), (812, [1, 3]), (300, [4]), (300, [4]), (299, [4]), (8, [5]), (8, [5])]
+    path = write_trace(tmp_path / "trace.jsonl", [line(0, hashes, tokens) for tokens, hashes in prompts])
+    prefixes = PrefixesOfRequests(BlocksOfRequests(read_trace(path), 16), 16)
+    found_tokens = []
+    for request, (tokens, _) in enumerate(prompts):
+        found_tokens.append(prefixes.find(request, tokens)[0])
+        prefixes.hold_found(request)
+        shared_tokens, _ = prefixes.hold_computed(request)
+        assert shared_tokens == tokens // 16 * 16  # full blocks, which others may find
+        prefixes.release(request)
+    assert found_tokens == [0, 800, 512, 0, 288, 0, 0, 0]
+    assert prefixes.cache.unused_size == 32 + 2 * 18 + 18 + 18  # blocks of 16 in 512, twice in 300, and in 300 and 299
 
 
 def test_common_prefixes_make_first_tokens_earlier(tmp_path: Path) -> None:
@@ -204,7 +236,7 @@ def test_bisection_finds_what_looking_at_each_block_finds() -> None:
         prompt = chain[: generator.randrange(1, len(chain))]
         found_blocks = looking.count_found(prompt)
         assert bisecting.count_found(prompt) == found_blocks
-        assert bisecting.count_unused(prompt[:found_blocks]) == looking.count_unused(prompt[:found_blocks])
+        assert bisecting.measure_unheld(prompt[:found_blocks]) == looking.measure_unheld(prompt[:found_blocks])
         ends = held and generator.random() < 0.5
         ending = held.pop(generator.randrange(len(held))) if ends else []
         answer = next((chain[len(ending) : len(ending) + 3] for chain in chains if chain[: len(ending)] == ending), [])
