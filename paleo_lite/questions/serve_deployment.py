@@ -53,12 +53,13 @@ class Resolved(NamedTuple):
         """Return the deployment on the first device, which decodes only if there is a prefill pool."""
         import msgspec
 
-        from ..serving.prefix_cache import make_stores
+        from ..serving.stores import make_stores
 
         deployment = self.deployments.make(
             self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill
         )
-        stores = make_stores(self.tiers, deployment.on_device.devices)
+        on_device = deployment.on_device
+        stores = make_stores(self.tiers, on_device.machine.device, on_device.devices)
         return msgspec.structs.replace(
             deployment,
             router=self.router,

@@ -17,8 +17,10 @@ import numpy as np
 
 from ..counting import Layer
 from ..errors import BadValue
+from ..machines import Device
 from .iteration_times import IterationTimes
 from .requests import Traffic
+from .stores import host_bytes_per_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,9 +51,6 @@ BANDWIDTH_SHARE = 0.7
 Qwen2.5 7B with adapters, prompts of 2,048 tokens and answers of 256, has 11.4% less throughput under vLLM 0.25
 (https://github.com/vllm-project/vllm/pull/48887); the traffic of a prompt is 12% of its time on an H100 at this share.
 """
-
-LINK_BYTES_PER_S = 43e9
-"""Bytes that a device reads from the host's memory per second, as a tier of the `prefix_cache`."""
 
 
 class Adapters(msgspec.Struct, frozen=True):
@@ -96,6 +95,7 @@ class AdapterCost(msgspec.Struct, frozen=True):
     launches: int  # kernels of an iteration
     token_bytes: float  # traffic of a token
     bandwidth_bytes_per_s: float  # that the kernels reach
+    host_bytes_per_s: float  # at which a device reads the host's memory
 
     def time_s(self, tokens: int, adapters: int) -> float:
         """Return the seconds of an iteration with some tokens of some adapters."""
@@ -105,11 +105,11 @@ class AdapterCost(msgspec.Struct, frozen=True):
     @property
     def load_s(self) -> float:
         """Seconds in which an adapter is copied to a slot, on all devices at the same time."""
-        return self.slot_bytes / LINK_BYTES_PER_S
+        return self.slot_bytes / self.host_bytes_per_s
 
 
 def cost_of_adapters(
-    adapters: Adapters, layers: Sequence[Layer], blocks: int, devices: int, bandwidth_bytes_per_s: float
+    adapters: Adapters, layers: Sequence[Layer], blocks: int, devices: int, device: Device
 ) -> AdapterCost:
     """Return what adapters of some layers of a network take, of which each of some devices has a part.
 
@@ -123,7 +123,8 @@ def cost_of_adapters(
         slot_bytes=adapters.rank * (inputs + outputs) * NUMBER_BYTES * part,
         launches=blocks * KERNELS_PER_BLOCK,
         token_bytes=(inputs + 2 * outputs) * NUMBER_BYTES * part,
-        bandwidth_bytes_per_s=BANDWIDTH_SHARE * bandwidth_bytes_per_s,
+        bandwidth_bytes_per_s=BANDWIDTH_SHARE * device.bandwidth_bytes_per_s,
+        host_bytes_per_s=host_bytes_per_s(device),
     )
 
 

@@ -45,10 +45,10 @@ from .pools import (
     run_split,
     simulate,
 )
-from .prefix_cache import CacheStore
 from .requests import Traffic
 from .routers import ROUND_ROBIN
 from .startup import START_FACTOR, StartTime, estimate_start
+from .stores import CacheStore
 from .timed_engine import TimedEngine
 from .timer import Timer, tabulate
 
@@ -200,7 +200,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             adapted_layers(workload.layers),
             workload.network.blocks,
             self.on_device.tensor,
-            device.bandwidth_bytes_per_s,
+            device,
         )
 
     def measure_room(self, traffic: Traffic) -> CacheRoom:

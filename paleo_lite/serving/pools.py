@@ -22,10 +22,11 @@ from .fleet import Fleet, Stage
 from .iteration_times import IterationTimes
 from .options import SimulationOptions
 from .outcomes import Outcome
-from .prefix_cache import BlocksOfRequests, CacheStore, Tier
+from .prefix_cache import BlocksOfRequests, Tier
 from .requests import Traffic
 from .routers import ROUND_ROBIN, ROUTERS
 from .simulator import Replica
+from .stores import CacheStore
 from .timed_engine import TimedEngine
 
 if TYPE_CHECKING:
@@ -40,12 +41,16 @@ class CacheTiers(NamedTuple):
     token_bytes: float  # of a token on all devices of a replica, each of which writes what it holds
     stores: Sequence[CacheStore]
 
-    def make(self, hashed_tokens: int, shared: dict[str, Tier]) -> list[Tier]:
+    def make(self, hashed_tokens: int, shared: dict[str, Tier], *, overlaps_host_reads: bool) -> list[Tier]:
         """Return the empty tiers of a replica, and those that it shares with the others."""
         block_bytes = self.token_bytes * hashed_tokens
         tiers = []
         for store in self.stores:
-            tier = Tier(int(store.size_bytes // block_bytes), block_bytes / store.bytes_per_s)
+            tier = Tier(
+                int(store.size_bytes // block_bytes),
+                block_bytes / store.bytes_per_s,
+                is_overlapped=overlaps_host_reads and store.is_read_by_devices,
+            )
             tiers.append(shared.setdefault(store.name, tier) if store.is_shared else tier)
         return tiers
 
@@ -80,7 +85,9 @@ class ServerPool(NamedTuple):
             """Return a replica."""
             tiers: list[Tier] = []
             if self.tiers is not None and traffic.hashes is not None:
-                tiers = self.tiers.make(traffic.hashed_tokens, shared)
+                tiers = self.tiers.make(
+                    traffic.hashed_tokens, shared, overlaps_host_reads=self.engine.overlaps_host_reads
+                )
             return Replica(traffic, timed, self.room, is_fed=True, tiers=tiers, blocks=blocks)
 
         return make

@@ -7,9 +7,9 @@ prompts go before their beginnings (vLLM, design document "Automatic Prefix Cach
 
 Below the memory of the devices there may be tiers: host memory, disk, and a store of all replicas. Computed blocks are
 written through to the first tier, and evicted from each tier to the next (SGLang's HiCache, LMCache, vLLM's offloading
-connector). What is found there is read before the iteration that needs it: reading and computing do not overlap
-usefully (vLLM, blog of 2026-01-08: its rates at several shares of hits are those of both one after the other within
-3%).
+connector). What is found there is read before the iteration that needs it: in most engines reading and computing do
+not overlap usefully (vLLM, blog of 2026-01-08: its rates at several shares of hits are those of both one after the
+other within 3%). Others read a block of the network while the one before it is computed (`Server.overlaps_host_reads`).
 """
 
 from __future__ import annotations
@@ -18,52 +18,12 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
 from ..errors import BadValue
 from .requests import Traffic
 
 Block = int | tuple[int, int]
 """Hash of a block; of a part of one with its tokens."""
-
-
-class StoreKind(NamedTuple):
-    """A kind of store."""
-
-    bytes_per_s: float  # at which a replica reads, of host memory at which each device does
-    is_shared: bool  # whether all replicas have one of it
-    source: str
-
-
-STORES = {
-    "host": StoreKind(43e9, False, "vLLM 0.14 on H100 over PCIe 5: 3.0 ms per 1,000 tokens of Llama 3.1 8B"),
-    "disk": StoreKind(7e9, False, "data sheets of NVMe drives over four lanes of PCIe 4"),
-    "store": StoreKind(11.1e9, True, "llm-d: 4 GB in 360 ms over 200 Gb/s"),
-}
-"""Kinds of stores by name, from the fastest to the slowest."""
-
-
-class CacheStore(NamedTuple):
-    """A store of a deployment."""
-
-    name: str
-    size_bytes: float  # of a replica, or of all if it is shared
-    bytes_per_s: float  # at which a replica reads
-    is_shared: bool
-
-
-def make_stores(settings: Mapping[str, float], devices: int) -> tuple[CacheStore, ...]:
-    """Return the stores of replicas of some devices; raise BadValue for a bandwidth of none."""
-    stores = []
-    for name, kind in STORES.items():
-        bandwidth = settings.get(f"{name}-bandwidth")
-        if name not in settings:
-            if bandwidth is not None:
-                raise BadValue(f"`--cache-tiers {name}-bandwidth` needs {name}=SIZE")
-            continue
-        bytes_per_s = bandwidth or kind.bytes_per_s * (devices if name == "host" else 1)
-        stores.append(CacheStore(name, settings[name], bytes_per_s, kind.is_shared))
-    return tuple(stores)
 
 
 class PrefixCache:
@@ -171,8 +131,14 @@ class PrefixCache:
 class Tier:
     """A store of blocks below the memory of the device, from which the least recently used ones go."""
 
-    def __init__(self, blocks: int, block_s: float) -> None:
-        self.most_blocks, self.block_s = blocks, block_s  # room, and seconds in which a block is read
+    def __init__(
+        self,
+        blocks: int,  # room
+        block_s: float,  # seconds in which a block is read
+        *,
+        is_overlapped: bool = False,  # whether what is read is computed with at the same time
+    ) -> None:
+        self.most_blocks, self.block_s, self.is_overlapped = blocks, block_s, is_overlapped
         self._blocks: OrderedDict[Block, None] = OrderedDict()
 
     def has(self, block: Block) -> bool:
@@ -245,7 +211,8 @@ class PrefixesOfRequests:
     ) -> None:
         self.cache = PrefixCache(is_chained=blocks.is_chained, size=blocks.size, lacking=blocks.lacking)
         self.tiers = tiers  # what is below the device's memory, the fastest first
-        self.load_s = 0.0  # seconds in which the prompts that were found last are read from the tiers
+        # Seconds in which the prompt that was found last is read from the tiers: before it is computed, and meanwhile.
+        self.load_s = self.overlapped_s = 0.0
         self.blocks, self.hashes = blocks, blocks.hashes
         self.reused_tokens = 1 if reuses_parts else block_tokens  # a multiple of which is reused of a prompt
         self.held = [0] * len(self.hashes)
@@ -257,13 +224,16 @@ class PrefixesOfRequests:
         """
         hashes = self.hashes[request]
         found_blocks = self.cache.count_found(hashes)
-        self.load_s = 0.0
+        self.load_s = self.overlapped_s = 0.0
         for block in hashes[found_blocks:] if self.tiers else ():
             tier = next((store for store in self.tiers if store.has(block)), None)
             if tier is None:
                 break
             found_blocks += 1
-            self.load_s += tier.block_s
+            if tier.is_overlapped:
+                self.overlapped_s += tier.block_s
+            else:
+                self.load_s += tier.block_s
         self.held[request] = found_blocks
         return self._count_reused(request, found_blocks, tokens), self.cache.measure_unheld(hashes[:found_blocks])
 

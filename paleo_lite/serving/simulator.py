@@ -109,7 +109,8 @@ class Replica:
         # Prompts in progress, as [request, computed tokens, tokens], and the rank of each request.
         self.prompts: list[list[int]] = []
         self.rank_of = timed.draw_ranks(count)
-        self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
+        # Seconds in which found prompts are read before the next iteration, and while it computes.
+        self.loading_s = self.overlapped_s = 0.0
         self.admission_order: list[int] = []
 
         # Decoding sequences.
@@ -337,6 +338,7 @@ class Replica:
             if prefixes is not None:
                 prefixes.hold_found(request)
                 self.loading_s += prefixes.load_s
+                self.overlapped_s += prefixes.overlapped_s
                 self._evict_prefixes(prefixes)
             prompts.append([request, tokens - new_tokens, tokens])
             self.admission_order.append(request)
@@ -419,13 +421,19 @@ class Replica:
             scheduled = ScheduledTokens(decoding + len(completed), self.cached_tokens + contexts)
         else:
             scheduled = ScheduledTokens(decoding, self.cached_tokens, chunks, len(completed), ranks)
-        time_s = self._iteration_s(scheduled) + self.loading_s
-        self.loading_s = 0.0
+        time_s = self._iteration_s(scheduled)
+        time_s += self._take_loading_s(time_s)
         self._pass_time(time_s, 1, decoding)
         if decoding:
             self._advance(1)
         for request in completed:
             self._start_decoding(request)
+
+    def _take_loading_s(self, iteration_s: float) -> float:
+        """Return by how much what is read makes an iteration longer, after which nothing more is to be read."""
+        added_s = self.loading_s + max(self.overlapped_s - iteration_s, 0.0)
+        self.loading_s = self.overlapped_s = 0.0
+        return added_s
 
     def _iterations_of_one_prompt(self, budget: int, decoding: int) -> int:
         """Return the iterations in which all tokens for prompts go to the first one, up to the next event."""
@@ -451,8 +459,7 @@ class Replica:
         self.log.computed_tokens += iterations * budget
         cached_tokens = self.cached_tokens + 0.5 * decoding * (iterations - 1)
         one_s = self._iteration_s(ScheduledTokens(decoding, cached_tokens, [(middle, middle + budget)]))
-        time_s = iterations * one_s + self.loading_s
-        self.loading_s = 0.0
+        time_s = iterations * one_s + self._take_loading_s(one_s)
         self._pass_time(time_s, iterations, decoding)
         if decoding:
             self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(iterations) * time_s

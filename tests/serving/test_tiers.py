@@ -1,17 +1,25 @@
 """Tiers of the prefix cache: what goes where, what is found there, and what reading costs.
 
-Tests: serving/prefix_cache.py.
+Tests: serving/prefix_cache.py, serving/stores.py.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import PaleoError
-from paleo_lite.serving.prefix_cache import STORES, Tier, make_stores
+from paleo_lite.machines import find_device
+from paleo_lite.questions.serve_deployment import make_deployment
+from paleo_lite.serving.iteration_times import ScheduledTokens
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prefix_cache import Tier
+from paleo_lite.serving.requests import Traffic, generate_traffic
+from paleo_lite.serving.simulator import Replica
+from paleo_lite.serving.stores import make_stores
 
 # 20 users x 27 rounds would be too slow: the cache of one H100 with little memory for it overflows in the same way.
 OVERFLOWING: dict[str, Any] = {
@@ -49,9 +57,45 @@ def test_hits_fall_when_the_sessions_no_longer_fit_into_host_memory() -> None:
 
 
 def test_replicas_share_a_store_and_each_device_reads_host_memory() -> None:
-    host, store = make_stores({"host": 1e9, "store": 2e9, "store-bandwidth": 5e9}, 4)
-    assert host.bytes_per_s == 4 * STORES["host"].bytes_per_s and not host.is_shared
+    host, store = make_stores({"host": 1e9, "store": 2e9, "store-bandwidth": 5e9}, find_device("h100-sxm"), 4)
+    assert host.bytes_per_s == pytest.approx(4 * 43e9) and not host.is_shared
     assert store.bytes_per_s == 5e9 and store.is_shared
+
+
+@pytest.mark.parametrize(("device", "line_bytes_per_s"), [("a10", 31.5e9), ("gh200", 450e9), ("h20", 63e9)])
+def test_host_memory_is_read_over_the_host_link(device: str, line_bytes_per_s: float) -> None:
+    """PCIe 4 has 31.5 GB/s in one direction, NVLink-C2C 450; of 63 GB/s of PCIe 5 an H100 reaches 43 (vLLM's blog)."""
+    (host,) = make_stores({"host": 1e9}, find_device(device), 1)
+    assert host.bytes_per_s == pytest.approx(43 / 63 * line_bytes_per_s)
+
+
+@pytest.mark.parametrize(("engine", "is_overlapped"), [("sglang", True), ("vllm", False)])
+def test_sglang_computes_a_block_while_the_next_one_is_read(engine: str, is_overlapped: bool) -> None:
+    """SGLang's `MHATokenToKVPool.get_key_buffer` waits for its layer only; vLLM reads before an iteration.
+
+    Of a prompt of 1,024 tokens the host has two blocks of 512, of which each is read in a time or in none.
+    """
+    prepared = make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm", engine=engine, concurrency=1)).prepare(
+        generate_traffic(Lengths(1024), Lengths(1), count=1, concurrency=1)
+    )
+    assert prepared.engine.overlaps_host_reads == is_overlapped
+    traffic = Traffic(np.zeros(1), np.array([1024]), np.array([1]), hashes=((1, 2),), hashed_tokens=512)
+
+    def first_token_s(block_s: float) -> float:
+        """Return the time to the first token where a block is read in so many seconds."""
+        host = Tier(2, block_s, is_overlapped=prepared.engine.overlaps_host_reads)
+        host.add((1, 2))
+        replica = Replica(traffic, prepared.at_level("expected"), prepared.room, tiers=[host])
+        replica.run()
+        return float(replica.outcome().first_token_s[0])
+
+    computed_s = first_token_s(0.0)
+    assert first_token_s(1e-3) - computed_s == pytest.approx(0.0 if is_overlapped else 2e-3)
+    iteration_s = prepared.at_level("expected").iteration_s(
+        ScheduledTokens(0, 0, [(1024 - (1 if is_overlapped else 16), 1024)], 1), starts_empty=True
+    )
+    added_s = 2.0 - iteration_s if is_overlapped else 2.0
+    assert first_token_s(1.0) - computed_s == pytest.approx(added_s)
 
 
 @pytest.mark.parametrize(

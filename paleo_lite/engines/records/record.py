@@ -259,6 +259,8 @@ class Server(Engine, frozen=True, kw_only=True):
     tokens_per_rank: bool = False
     block_tokens: int  # tokens per block of the paged KV cache
     reuses_parts_of_blocks: bool = False  # whether a prompt reuses a part of a block that an earlier one has in common
+    # Whether a block of the network is computed while what was found in the host's memory is read for the next one.
+    overlaps_host_reads: bool = False
     # Fraction of the device memory that weights, activations and cache may take, or, with `is_fraction_of_free`, of the
     # memory that weights and activations leave free, that becomes the cache.
     memory_fraction: float

@@ -130,6 +130,7 @@ SGLANG = Server(
     tokens_per_rank=True,
     limits_on=limits_on,
     block_tokens=1,
+    overlaps_host_reads=True,  # `MHATokenToKVPool.get_key_buffer` waits for the keys of its layer only
     memory_fraction=0.88,
     is_fraction_of_free=False,
     profiles_activations=False,  # ModelRunner.profile_max_num_token
