@@ -197,20 +197,21 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     ) -> ModelOnDevice:
         """Return a network on one of the devices that share it."""
         is_evidence = evidence is not None or isinstance(self.calibration, EvidenceCalibration)
-        workload, machine, model = resolve_question(
-            Question(
-                network,
-                device,
-                precision=self._choose_precision(weights, device),
-                phase="decode",
-                time_model=self.time_model,
-                clock=self.clock,
-                unit=self.unit,
-                calibration=None if is_evidence else self.calibration,  # type: ignore[arg-type]
-                weights=weights,
-            ),
-            is_by_layers=division.pipeline > 1,
+        question = Question(
+            network,
+            device,
+            precision=self._choose_precision(weights, device),
+            phase="decode",
+            time_model=self.time_model,
+            clock=self.clock,
+            unit=self.unit,
+            calibration=None if is_evidence else self.calibration,  # type: ignore[arg-type]
+            weights=weights,
         )
+        has_stages = division.pipeline > 1
+        workload, machine, model = resolve_question(question, is_by_layers=has_stages)
+        if has_stages and not model.is_forecast:  # no layers were measured in the format; kernels may have been
+            workload, machine, model = resolve_question(question)
         experts, attention = division.expert_parallel, division.attention_data_parallel
         topology = self.topology
         if topology is None and self.link is None:
@@ -234,10 +235,11 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             notes += joined_notes(machine.device, group.inside, division.tensor)
         cache_format = choose_cache_format(self.kv_cache, workload.precision)
         placed = ModelOnDevice(workload, machine, model, group, cache_format, connected, notes=notes)
-        if workload.engine is None:
+        if workload.engine is None or has_stages:
             check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)
             if evidence is not None and SERVER in evidence.kinds:
                 raise BadValue(f"a calibration from result files {NEEDS_KERNELS} and without `--pipeline`")
+        if workload.engine is None:
             return placed
         degrees: dict[str, Any] = {"experts": experts, "attention_data": attention, "alpha": self.expert_load}
         on_device = with_kernels(placed, self.policy, **degrees)

@@ -47,6 +47,7 @@ from .pools import (
 )
 from .requests import Traffic
 from .routers import ROUND_ROBIN
+from .stage_timer import StageTimer
 from .startup import START_FACTOR, StartTime, estimate_start
 from .stores import CacheStore
 from .timed_engine import TimedEngine
@@ -68,7 +69,9 @@ def timer_of(on_device: ModelOnDevice) -> Timer:
         from .local_timer import LocalTimer
 
         return LocalTimer(on_device.local)
-    return LayerTimer(on_device) if on_device.kernels is None else KernelTimer(on_device)
+    if on_device.kernels is None:
+        return LayerTimer(on_device)
+    return KernelTimer(on_device) if on_device.pipeline.degree == 1 else StageTimer(on_device)
 
 
 class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):

@@ -258,6 +258,7 @@ def round_time_s(
     overhead_s: float,
     batch_tokens: int,
     starts_empty: bool = False,
+    sequence_overhead_s: float = 0.0,  # of each sequence of a batch
 ) -> float:
     """Return the time of a round, in seconds.
 
@@ -271,6 +272,7 @@ def round_time_s(
     sequences = _ceil(decoding, batches)
     cached_tokens = scheduled.cached_tokens * sequences / decoding if decoding else 0.0
     decoded = sequences * tokens_per_sequence
+    overhead_s += sequence_overhead_s * sequences
 
     def batch_time_s(tables: IterationTimes, divided_prompts: int) -> float:
         """Return the time of one batch, with its share of the prompts if they are divided over some batches."""

@@ -50,6 +50,7 @@ class TimedEngine(NamedTuple):
                 overhead_s=engine.overhead_s,
                 batch_tokens=batch_tokens,
                 starts_empty=starts_empty,
+                sequence_overhead_s=engine.sequence_overhead_s,
             )
         return undivided_iteration_s(times, engine, speculation, scheduled)
 

@@ -47,6 +47,14 @@ def test_many_batches_take_the_work_of_the_slowest_stage() -> None:
     assert time_s(UNEVEN, ScheduledTokens(2, 20)) == 5.0
 
 
+def test_the_host_takes_its_time_for_every_sequence_of_a_batch() -> None:
+    # two batches of one sequence, which the host prepares in 1 + 0.5 s; then 4 batches of two, each in 1 + 2 x 1 s
+    scheduled = ScheduledTokens(2, 20)
+    assert round_time_s(UNEVEN, scheduled, overhead_s=1.0, batch_tokens=100, sequence_overhead_s=0.5) == 5.0 + 1.5
+    eight = ScheduledTokens(8, 80)
+    assert round_time_s(BALANCED, eight, overhead_s=1.0, batch_tokens=100, sequence_overhead_s=1.0) == 4 * 3.0
+
+
 def test_filling_an_empty_pipeline_is_that_of_gpipe() -> None:
     # GPipe: (M + P - 1) t with M = 4 micro-batches on P = 4 stages
     four = ScheduledTokens(0, 0, chunks=[(0, 10)] * 4, completed=4)

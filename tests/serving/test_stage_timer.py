@@ -1,0 +1,70 @@
+"""Stages of a pipeline that are timed by kernels, as no layers were measured in their format."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+from paleo_lite.questions.serve_deployment import make_deployment
+from paleo_lite.serving.kernel_timer import KernelTimer
+from paleo_lite.serving.pipeline import send_time_s
+from paleo_lite.serving.stage_timer import StageTimer
+from paleo_lite.serving.timer import Limits
+
+LIMITS = Limits(tokens=512, sequences=128, prompt=512, context=1024)
+CONTEXTS = [1, 512, 1023]
+
+
+def timer_of(**options: object) -> KernelTimer:
+    """Return the timer of Llama 3 70B in nvfp4 on B200."""
+    timer = make_deployment(pl.Serve("llama-3-70b", gpu="b200", weights="nvfp4", rate=1, **options)).timer  # type: ignore[arg-type]
+    assert isinstance(timer, KernelTimer)
+    return timer
+
+
+def test_stages_have_the_kernels_of_their_blocks() -> None:
+    """Of 80 blocks one stage has 50 and the other 30, with the head; both have the kernels of the whole network."""
+    staged = timer_of(tensor=2, pipeline=2, engine_settings="stage-blocks=50+30")
+    assert isinstance(staged, StageTimer)
+    parts, whole = staged.time_parts(LIMITS, CONTEXTS), timer_of(tensor=2).time_parts(LIMITS, CONTEXTS)
+    decoding = whole.tokens <= LIMITS.sequences
+    assert parts.token_s[:, decoding].sum(axis=0) == pytest.approx(whole.token_s[0, decoding])
+    assert parts.token_s[0] == pytest.approx(5 / 3 * parts.token_s[1])
+    assert np.all(parts.head_s[0] == 0) and parts.head_s[1] == pytest.approx(whole.head_s[0])
+    assert parts.decode_attention_s.sum(axis=1) == pytest.approx(whole.decode_attention_s[:, 0])
+    prompt_s = whole.prompt_attention_s[:, 0] + whole.prompt_s
+    assert parts.prompt_attention_s.sum(axis=1) == pytest.approx(prompt_s)
+    pipeline, workload = staged.on_device.pipeline, staged.on_device.decode_workload(1)
+    assert parts.sent_s == pytest.approx(send_time_s(pipeline, workload, whole.tokens))
+
+
+def test_iterations_with_more_tokens_than_sequences_have_prompts() -> None:
+    whole = timer_of(tensor=2).time_parts(LIMITS, CONTEXTS)
+    parts = timer_of(tensor=2, pipeline=2).time_parts(LIMITS, CONTEXTS)
+    has_prompts = whole.tokens > LIMITS.sequences
+    assert whole.token_with_prompts_s is not None and has_prompts.any()
+    assert parts.token_s.sum(axis=0)[has_prompts] == pytest.approx(whole.token_with_prompts_s[has_prompts])
+
+
+def test_a_pipeline_in_nvfp4_is_a_forecast() -> None:
+    """It was the bound of the data sheet. A pipeline makes no token of one user faster, and two stages carry more.
+
+    Formats whose layers were measured keep their times.
+    """
+    traffic = {"gpu": "b200", "weights": "nvfp4", "tensor": 2, "concurrency": 1, "num_requests": 20}
+    answers = [pl.serve("llama-3-70b", **traffic, pipeline=pipeline) for pipeline in (1, 2)]  # type: ignore[arg-type]
+    assert all(answer.is_forecast for answer in answers)
+    tpot_s = [answer.latencies["tpot_s"]["p50"].value or 0.0 for answer in answers]
+    rates = [answer.figures["saturation_requests_per_s"].value or 0.0 for answer in answers]
+    assert tpot_s[0] < tpot_s[1] < 1.1 * tpot_s[0]
+    assert 1.5 * rates[0] < rates[1] < 2.2 * rates[0]
+    assert any("stages are timed by the kernels" in note for note in answers[1].notes)
+    by_layers = make_deployment(pl.Serve("llama-3-70b", gpu="b200", weights="fp8", tensor=2, pipeline=2, rate=1)).timer
+    assert not isinstance(by_layers, KernelTimer)
+
+
+def test_experts_are_not_divided_in_stages() -> None:
+    with pytest.raises(BadValue, match="`--expert-parallel` is not modelled with `--pipeline`"):
+        pl.serve("qwen3-235b-a22b", gpu="b200", weights="nvfp4", tensor=2, pipeline=2, expert_parallel=2, rate=1)
