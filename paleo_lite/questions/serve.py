@@ -97,7 +97,8 @@ def _check_options_of_traffic(question: Serve, deployment: Deployment, traffic: 
         raise BadValue("`--router` chooses among several replicas: give their number with `--replicas`")
     if traffic.hashes is not None and question.prefix_hit_rate:
         raise BadValue(
-            "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
+            "`--prefix-hit-rate` is for requests of which no prefixes are known: those of `--workload`, and the "
+            "hash_ids of `--requests`, say which are common"
         )
 
 
@@ -194,6 +195,7 @@ def _traffic_at(question: Serve, demand: Demand, deployment: Deployment) -> Call
 
 def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:
     """Return the requests of a deployment with their adapters, and their description."""
+    _check_drawn(question, demand, has_adapters=deployment.adapters is not None)
     traffic, description = _plain_traffic(question, demand, deployment)
     if deployment.adapters is None:
         return traffic, description
@@ -201,6 +203,20 @@ def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[T
 
     described = f"{description}, {format_plural(deployment.adapters.count, 'adapter')}"
     return with_adapters(traffic, deployment.adapters, question.seed), described
+
+
+def _check_drawn(question: Serve, demand: Demand, *, has_adapters: bool) -> None:
+    """Raise BadValue for options of requests that are drawn where these are not."""
+    given = set(question.given())
+    if demand.trace is not None and given & {"input_tokens", "output_tokens"}:
+        raise BadValue("`--requests` has lengths of its own: leave `--input-tokens` and `--output-tokens` out")
+    if demand.trace is not None and "seed" in given and not has_adapters:
+        raise BadValue("`--seed` is for requests that are drawn: leave it out, as `--requests` has them")
+    is_at_once = demand.rate_per_s is not None and math.isinf(demand.rate_per_s)
+    if "arrivals" in given and (demand.trace is not None or demand.concurrency is not None or is_at_once):
+        raise BadValue(
+            "`--arrivals` is for a finite `--rate`: leave it out with `--concurrency`, `--requests` and `--rate inf`"
+        )
 
 
 def _plain_traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:

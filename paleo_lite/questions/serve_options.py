@@ -135,8 +135,8 @@ class Serve(
     )  # fmt: skip
     router: str = option(
         "round-robin", group=PARALLEL_GROUP, type=Names("router", ".serving.routers:ROUTERS"), metavar="NAME",
-        help="How replicas share the requests: in turn, least-loaded, by the prefix that their caches hold, scored by "
-        "prefix, free cache and queue, or sticky by session.",
+        help="How replicas share the requests: in turn, at random, least-loaded, by the prefix that their caches hold, "
+        "scored by prefix, free cache and queue, or sticky by session.",
     )  # fmt: skip
     scaling: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, type=SCALING_SETTINGS, metavar="KEY=VALUE,...",

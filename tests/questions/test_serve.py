@@ -5,6 +5,7 @@ Tests: questions/serve_options.py.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +86,27 @@ def test_an_option_that_is_given_again_is_compared_in_every_command(command: str
 def test_a_value_of_another_type_is_refused_in_a_sentence(more, sentence) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.serve("gpt2", gpu="h100-sxm", rate=1, **more)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"requests": "trace.csv", "input_tokens": 2048}, "`--requests` has lengths of its own"),
+        ({"requests": "trace.csv", "seed": 3}, "`--seed` is for requests that are drawn"),
+        ({"requests": "trace.csv", "arrivals": "fixed"}, "`--arrivals` is for a finite `--rate`"),
+        ({"concurrency": 4, "arrivals": "fixed"}, "`--arrivals` is for a finite `--rate`"),
+        ({"rate": "inf", "arrivals": "fixed"}, "`--arrivals` is for a finite `--rate`"),
+        (
+            {"rate": 4, "workload": "best-of", "prefix_hit_rate": 0.5},
+            "`--prefix-hit-rate` is for requests of which no prefixes are known",
+        ),
+    ],
+)
+def test_what_would_be_ignored_is_refused(more, sentence, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trace.csv").write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,100,10\n")
+    with pytest.raises(BadValue, match=sentence):
+        pl.serve("gpt2", gpu="h100-sxm", **more)
 
 
 @pytest.mark.thorough

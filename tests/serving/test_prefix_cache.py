@@ -187,7 +187,7 @@ def test_what_cannot_be_read_gets_one_sentence(tmp_path: Path) -> None:
         read_trace(tmp_path / "missing.jsonl")
     with pytest.raises(BadValue, match="a prefix cache holds at least 1 block"):
         prefix_hit_rate([[1]], 0)
-    with pytest.raises(BadValue, match="`--prefix-hit-rate` is for requests without hash_ids"):
+    with pytest.raises(BadValue, match="`--prefix-hit-rate` is for requests of which no prefixes are known"):
         trace = write_trace(tmp_path / "trace.jsonl", [line(0, [1])])
         pl.serve(**SERVER, requests=trace, prefix_hit_rate=0.5)
 
