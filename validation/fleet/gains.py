@@ -146,7 +146,10 @@ _MULTITURN = {"network": "qwen3-14b", "gpu": "a10", "tensor": 2, "engine": "sgla
               }  # fmt: skip
 _MOONCAKE = {"source": "Mooncake docs", "model": "Qwen3-14B", "traffic": "20 clients x 10 rounds"}
 
-_A10 = {"network": "qwen2.5-7b", "gpu": "a10", "engine": "sglang", "weights": "int4", "output_tokens": 512}
+# Prompts of 8,192 or 2,048 tokens at most, and answers of 512, are taken to be drawn from half of that on
+# (`--random-range-ratio 0.5` of SGLang's bench_serving): with four devices an answer has 371 tokens in the mean, as the
+# time after the first token over that of a token says, and there are 16.4 times as many tokens of prompts.
+_A10 = {"network": "qwen2.5-7b", "gpu": "a10", "engine": "sglang", "weights": "int4", "output_tokens": "384:74"}
 _A10_ROWS = {"source": "Mooncake docs", "device": "A10", "model": "Qwen2.5-7B"}
 
 # The network's own generation_config.json states neither top-p nor top-k, so that no logits are sorted.
@@ -197,14 +200,14 @@ GAINS: tuple[Gain, ...] = (
     *_of_each((TTFT, TPOT, LATENCY), "split", "8 x 1 and 2 x 4 over 16 x 1 H200, gpt-oss-120b (llm-d's guide)",
               {"source": "llm-d guides", "model": "openai/gpt-oss-120b"}, "aggregated 16xTP1", "llm-d P/D", _GPT_OSS,
               {"replicas": 16}, {"prefill_pool": "replicas=8", "decode_pool": "replicas=2,tensor=4"}),
-    *_of_each((TTFT, TPOT, LATENCY), "split", "4 + 4 A10 over 2 x 4, prompts of 8,192 tokens (Mooncake)",
+    *_of_each((TTFT, TPOT, LATENCY), "split", "4 + 4 A10 over 2 x 4, prompts of up to 8,192 tokens (Mooncake)",
               _A10_ROWS | {"traffic": "rate 1.0"}, "2 regular instances", "1P1D",
-              _A10 | {"tensor": 4, "rate": 1, "input_tokens": 8192, "num_requests": 50}, {"replicas": 2},
-              {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}),
-    *_of_each((TTFT, TPOT, LATENCY), "split", "2 + 2 A10 over 2 x 2, prompts of 2,048 tokens (Mooncake)",
+              _A10 | {"tensor": 4, "rate": 1, "input_tokens": "6144:1182", "num_requests": 50}, {"replicas": 2},
+              {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}, (), ORDERS),
+    *_of_each((TTFT, TPOT, LATENCY), "split", "2 + 2 A10 over 2 x 2, prompts of up to 2,048 tokens (Mooncake)",
               _A10_ROWS | {"traffic": "rate 4.0"}, "2 regular instances", "1P1D",
-              _A10 | {"tensor": 2, "rate": 4, "input_tokens": 2048, "num_requests": 200}, {"replicas": 2},
-              {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}),
+              _A10 | {"tensor": 2, "rate": 4, "input_tokens": "1536:296", "num_requests": 200}, {"replicas": 2},
+              {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}, (), ORDERS),
     *(Gain("draft", f"{heads}, {tokens} tokens, {users} users of gpt-oss-20b on a B200 (vLLM's blog)", OUTPUT,
            _MT_BENCH | {"traffic": f"MT-Bench concurrency {users}$"}, "no speculation", setting,
            _DRAFTED | {"concurrency": users, "num_requests": max(4 * users, 8)}, {},
