@@ -6,7 +6,7 @@ et al. 2019 (GPipe) and Narayanan et al. 2021 (1F1B) for pipelines, Qi et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,15 +15,22 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import is_convolution, is_linear, preserves_sharding
+from ..counting.kinds import is_convolution, is_linear
 from ..errors import BadValue
-from .collectives import choose_all_reduce, choose_reduce_scatter, point_to_point_time_s
+from .collectives import (
+    choose_all_reduce,
+    choose_reduce_scatter,
+    point_to_point_time_s,
+    subgroup_topology,
+    topology_all_reduce_s,
+)
 from .data_parallel import all_reduce_exchange, overlap_with_backward, samples_per_worker
 from .job import Job, Step, as_scalar
 from .links import Topology
 from .pipeline import crossing_bytes, partition_layers, schedule_step
 from .pipeline_schedule import StageTimes
 from .settings import Settings
+from .tensor_split import find_tensor_split, shard_layers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +50,7 @@ def train_tensor_parallel(job: Job, topology: Topology, batch_size: Any, setting
     step = job.device_step(batch_size)
     if workers == 1:
         return step
-    sharded_layers, bytes_per_sample = job.cached_across_models(_sharded_pairs)
+    sharded_layers, bytes_per_sample = job.cached_across_models(_sharded_layers)
     if not len(sharded_layers):
         network = job.workload.network
         remedy = "use another strategy"
@@ -70,15 +77,73 @@ def train_tensor_parallel(job: Job, topology: Topology, batch_size: Any, setting
     )
 
 
-def _sharded_pairs(job: Job) -> tuple[list[int], tuple[float, ...]]:
+def _sharded_layers(job: Job) -> tuple[list[int], tuple[float, ...]]:
     """Return the indices of the sharded layers, and the bytes per sample of each all-reduce."""
     layers = job.workload.layers
-    indices: list[int] = []
-    bytes_per_sample: list[float] = []
-    for pair in tensor_pairs(layers):
-        indices += pair.layers
-        bytes_per_sample += [elements * job.element_bytes for elements in pair.all_reduce_elements(layers) if elements]
-    return indices, tuple(bytes_per_sample)
+    split = find_tensor_split(layers)
+    elements = (*split.forward_elements(layers), *split.backward_elements(layers))
+    return list(split.sharded), tuple(float(number * job.element_bytes) for number in elements)
+
+
+def train_in_tensor_groups(
+    run: Callable[[Job, Topology, Any, Settings], Step],
+    job: Job,
+    topology: Topology,
+    batch_size: Any,
+    settings: Settings,
+) -> Step:
+    """Predict a step of a data-parallel strategy whose ranks are groups of tensor-parallel devices (Megatron-LM).
+
+    Each device has its share of the layers that can be split, and all others whole. Nothing hides the all-reduces of
+    activations and their gradients, which groups of one node compute.
+    """
+    devices, workers = settings.tensor, topology.workers
+    if devices > topology.devices_per_node or workers % devices:
+        raise BadValue(
+            f"`--tensor {devices}` must divide the number of workers, and be at most the {topology.devices_per_node} "
+            f"devices of a node (got {workers} workers)"
+        )
+    shared = job.cached(_job_of_group, devices).with_compute_scale(job.compute_scale)
+    ranks = subgroup_topology(topology, devices, workers // devices)
+    step = run(shared, ranks, batch_size, settings)
+    options = job.workload.options
+    micro_batch = batch_size // ranks.workers // options.accumulation
+    forward, backward = job.cached_across_models(_exchanged_bytes)
+    passes = 1 if options.checkpointing == "none" else 2  # recomputation exchanges again
+    group = subgroup_topology(topology, 1, devices)
+    exchange_s = options.accumulation * float(
+        passes * np.sum(topology_all_reduce_s(group, forward * micro_batch))
+        + np.sum(topology_all_reduce_s(group, backward * micro_batch))
+    )
+    return msgspec.structs.replace(
+        step,
+        communication_s=step.communication_s + exchange_s,
+        exposed_s=step.exposed_s + exchange_s,
+        collective=f"tensor {devices}, {step.collective}" if step.collective else f"tensor {devices}",
+    )
+
+
+def _job_of_group(job: Job, devices: int) -> Job:
+    """Return the job of one of several tensor-parallel devices."""
+    network = job.workload.network
+    layers = shard_layers(network.layers, devices)
+    other = Job(
+        job.workload.with_changes(network=network._replace(layers=layers)), job.machine, job.model, job.compute_ratio
+    )
+    other.stack_constants, other.moved = job.stack_constants, job.moved
+    return other
+
+
+_LEAST_ACTIVATION_BYTES = 2
+"""Bytes per element of activations that are exchanged: those of products in 8 bits or less have 16 bits."""
+
+
+def _exchanged_bytes(job: Job) -> tuple[Floats, Floats]:
+    """Return the bytes per sample of the all-reduces of the forward and of the backward pass."""
+    layers, size = job.workload.network.layers, max(job.element_bytes, _LEAST_ACTIVATION_BYTES)
+    split = find_tensor_split(layers)
+    forward, backward = split.forward_elements(layers), split.backward_elements(layers)
+    return np.array(forward, dtype=np.float64) * size, np.array(backward, dtype=np.float64) * size
 
 
 @lru_cache(1024)
@@ -311,83 +376,6 @@ def _stage_transfers_s(topology: Topology, boundary_bytes: Floats) -> Floats:
                 raise BadValue("pipeline parallelism needs a link between its stages")
             seconds[uses_link] = point_to_point_time_s(boundary_bytes[uses_link], link)
     return seconds
-
-
-class TensorParallelPair(msgspec.Struct, frozen=True):
-    """Column-parallel layers and the row-parallel layer after them (Shoeybi et al. 2019, Megatron-LM, section 3).
-
-    Each device computes some of the outputs of the column-parallel layers, and a partial sum of the row-parallel layer.
-    This needs an all-reduce of the last layer's output in the forward pass, and one of the gradient of the first
-    layers' input in the backward pass.
-    """
-
-    layers: tuple[int, ...]  # indices of all sharded layers, including those in between
-    first: int  # index of the first column-parallel layer
-    last: int  # index of the row-parallel layer
-
-    def all_reduce_elements(self, network: Sequence[Layer]) -> tuple[int, int]:
-        """Return the elements per sample of the all-reduces forward and backward; 0 if no gradient is needed."""
-        first = network[self.first]
-        backward = prod(first.inputs[0]) if first.parents[0] >= 0 else 0
-        return prod(network[self.last].outputs[0]), backward
-
-
-def tensor_pairs(layers: Sequence[Layer]) -> list[TensorParallelPair]:
-    """Return the tensor-parallel pairs of a network, in order; no layer belongs to two pairs.
-
-    Layers that read the same tensor, such as the projections to queries, keys and values, start a pair together.
-    """
-    readers: dict[int, list[int]] = {}
-    for index, layer in enumerate(layers):
-        for parent in layer.parents:
-            readers.setdefault(parent, []).append(index)
-    pairs: list[TensorParallelPair] = []
-    last_used = -1
-    for index, layer in enumerate(layers):
-        if index <= last_used or not _is_shardable(layer):
-            continue
-        siblings = [other for other in readers[layer.parents[0]] if other >= index and _is_shardable(layers[other])]
-        pair = _find_pair(layers, readers, siblings) or _find_pair(layers, readers, [index])
-        if pair is not None:
-            pairs.append(pair)
-            last_used = max(pair.layers)
-    return pairs
-
-
-def _is_shardable(layer: Layer) -> bool:
-    """Return whether the weight of a layer can be sharded by columns or rows."""
-    is_product = is_linear(layer) or layer.kind == "conv2d"
-    return is_product and layer.attributes.get("groups", 1) == 1 and bool(layer.weights)
-
-
-def _find_pair(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[int]) -> TensorParallelPair | None:
-    """Return the pair that starts with column-parallel layers.
-
-    None if their outputs reach more than one row-parallel layer, or a layer that cannot work on a shard.
-    """
-    sharded, last = set(start), None
-    for index in range(min(start) + 1, len(layers)):
-        layer = layers[index]
-        if index in sharded or not sharded.intersection(layer.parents):
-            continue
-        if last is not None:
-            return None  # a second layer reads the sharded tensor
-        if _is_shardable(layer):
-            last = index
-        elif _works_on_shards(layer, sharded):
-            sharded.add(index)
-        else:
-            return None
-    if last is None or any(index not in readers for index in sharded):
-        return None
-    return TensorParallelPair((*sorted(sharded), last), min(start), last)
-
-
-def _works_on_shards(layer: Layer, sharded: set[int]) -> bool:
-    """Return whether a layer reads sharded tensors only, and computes each shard of its output from one of them."""
-    if any(parent >= 0 and parent not in sharded for parent in layer.parents):
-        return False
-    return preserves_sharding(layer)
 
 
 def first_dense_layer(layers: Sequence[Layer]) -> int:

@@ -24,6 +24,7 @@ from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import Job, Step, as_scalar
 from .links import Topology
+from .model_parallel import train_in_tensor_groups
 from .settings import InputSettings, ScaledBatch, Settings
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow
@@ -262,14 +263,22 @@ def predict_step(
             f"`--optimizer {optimizer}` moves its state between one device and its host: for {workers} devices give "
             f"`--optimizer {resident_optimizer(optimizer)}`, whose state `--sharding zero-1` divides among them"
         )
-    if np.any(batch_size < workers) and not divides_blocks:
-        raise BadValue(f"the batch size must be >= {workers}, one sample per worker (got {batch_size})")
+    ranks = max(workers // settings.tensor, 1)
+    if np.any(batch_size < ranks) and not divides_blocks:
+        raise BadValue(f"the batch size must be >= {ranks}, one sample per worker (got {batch_size})")
+    if settings.tensor > 1 and not STRATEGIES[strategy].divides_batch:
+        names = ", ".join(name for name, other in STRATEGIES.items() if other.divides_batch)
+        raise BadValue(f"`--tensor` of a network without blocks goes with a strategy of {names} (got {strategy})")
 
     def predict_on(machines: Topology, machine_settings: Settings, compute_scale: float) -> Step:
         if not divides_blocks:  # otherwise only replicas wait for each other, which the strategy takes into account
             machine_settings = machine_settings.with_straggler_slowdown(workers)
         scaled_job = job.with_compute_scale(compute_scale)
-        step = STRATEGIES[strategy].run(scaled_job, machines, batch_size, machine_settings)
+        run = STRATEGIES[strategy].run
+        if settings.tensor > 1 and workers > 1:  # one device alone has the whole network
+            step = train_in_tensor_groups(run, scaled_job, machines, batch_size, machine_settings)
+        else:
+            step = run(scaled_job, machines, batch_size, machine_settings)
         if job.moved is not None:
             step = step.with_slower_exchanges(job.factor_of(EXCHANGES))
         if machine_settings.inputs is None:
@@ -289,7 +298,7 @@ def predict_step(
         step = msgspec.structs.replace(computed, cluster_interval=cluster_interval, interval=interval)
         if interval is not None:
             return step
-    device_step: Step = computed if divides_blocks else job.device_step(batch_size // workers)
+    device_step: Step = computed if divides_blocks else job.device_step(batch_size // ranks)
     if device_step.interval is None or job.workload.engine is not None:
         return step
     # Computation is as uncertain as the step of one device. Communication and stragglers have independent causes, so

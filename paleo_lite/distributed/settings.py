@@ -74,6 +74,8 @@ class Settings(msgspec.Struct, frozen=True):
         Degrees of parallelism for the strategy ``3d``.
     stated : tuple of (str, object)
         Fields of `ParallelConfig` that every configuration has which advice compares.
+    tensor : int
+        Tensor-parallel devices among which the layers of a network without blocks are split, beside data parallelism.
     """
 
     collective: str | None = None
@@ -88,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True):
     inputs: InputSettings | None = None
     parallel: ParallelConfig | None = None
     stated: tuple[tuple[str, Any], ...] = ()
+    tensor: int = 1
 
     def __post_init__(self) -> None:
         if self.gradient_precision is not None:

@@ -97,7 +97,7 @@ class ParallelOptions(Options):
     tensor: int = option(
         1, group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--tensor", "--tensor-parallel-size", "--tensor-model-parallel-size", "-tp"),
-        help="Tensor-parallel size, within a node; for networks from a config.",
+        help="Tensor-parallel size, within a node: of blocks, or of the layers of other networks, such as denoisers.",
     )  # fmt: skip
     pipeline: int = option(
         1, group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",

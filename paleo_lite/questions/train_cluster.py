@@ -20,6 +20,7 @@ from .training_options import (
     offload_of,
     pictures_of,
     replica_of,
+    splits_layers,
     stated_division,
     training_options,
 )
@@ -260,5 +261,6 @@ def _settings(question: Any, parallel: ParallelConfig | None) -> Settings:
         "interference": communication.get("interference"),
         "micro_batches": settings_of(question.schedule).get("micro-batches"),
         "parallel": parallel,
+        "tensor": question.tensor if splits_layers(question) else None,
     }
     return Settings(**{name: value for name, value in fields.items() if value is not None})

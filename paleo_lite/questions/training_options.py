@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
@@ -149,6 +150,8 @@ def division_of(question: Any) -> tuple[str, ParallelConfig | None]:
     from ..distributed.parallel_config import SHARDINGS
 
     name = question.strategy or "data"
+    if splits_layers(question):
+        return _LAYERWISE.get(name, name), None
     if name in REPLICATING and not divides_blocks(question):
         return _division_of_replicas(question)
     parallel = _parallel_config(question, None)
@@ -329,6 +332,13 @@ def divides_blocks(question: Any) -> bool:
         or not settings.isdisjoint(("interleaved", "layout", "sequence-parallel"))
         or offload_of(question)[1] is not None
     )
+
+
+def splits_layers(question: Any) -> bool:
+    """Return whether `--tensor` splits the layers of a network without blocks, such as a pipeline's denoiser."""
+    if question.tensor == 1 or question.strategy == IN_BLOCKS or _resolved_network(question).rebuild is not None:
+        return False
+    return not divides_blocks(replace(question, tensor=1))
 
 
 def chooses_pytorch_experts(question: Any) -> bool:

@@ -24,12 +24,13 @@ from paleo_lite.distributed.advise import _rank, advise
 from paleo_lite.distributed.data_parallel import gradient_bytes
 from paleo_lite.distributed.job import Job, Step
 from paleo_lite.distributed.links import LinkRate, Topology, flat_topology
-from paleo_lite.distributed.model_parallel import critical_path_s, first_dense_layer, tensor_pairs
+from paleo_lite.distributed.model_parallel import critical_path_s, first_dense_layer
 from paleo_lite.distributed.pipeline import partition_layers
 from paleo_lite.distributed.scale import NO_SINGLE_WORKER, SMALLER_SINGLE_WORKER, relative_to_one_worker, scale
 from paleo_lite.distributed.settings import ScaledBatch, Settings
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.distributed.table import COLUMNS
+from paleo_lite.distributed.tensor_split import find_tensor_split
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel, Workload
@@ -108,8 +109,8 @@ def test_hybrid_by_hand():
 def test_tensor_parallel_pairs_of_a_transformer():
     """Megatron-LM, figure 3: attention and MLP of each of ViT-B/16's 12 blocks are a pair, two all-reduces each."""
     layers = find_network("vit_b_16").layers
-    pairs = tensor_pairs(layers)
-    names = [(layers[pair.first].name.split(".")[-1], layers[pair.last].name.split(".")[-1]) for pair in pairs]
+    split = find_tensor_split(layers)
+    names = [(layers[column].name.split(".")[-1], layers[row].name.split(".")[-1]) for column, row in zip(*split[:2])]
     assert names == [("in_proj", "out_proj"), ("0", "3")] * 12
     (row,) = rows("vit_b_16", [4], 8, strategy="tensor", scaling="strong", settings=Settings("ring"))
     message = 8 * 197 * 768 * 4
@@ -119,15 +120,11 @@ def test_tensor_parallel_pairs_of_a_transformer():
 
 
 def test_layers_without_a_tensor_parallel_pair():
-    """The third convolution of a block of ResNet50 is added to a replicated tensor: only the first two make a pair."""
+    """What is added to a whole tensor is whole: in every block of ResNet50 a row-parallel convolution comes before."""
     layers = find_network("resnet50").layers
-    pairs = tensor_pairs(layers)
-    assert [(layers[p.first].name, layers[p.last].name) for p in pairs[:2]] == [
-        ("layer1.0.conv1", "layer1.0.conv2"), ("layer1.1.conv1", "layer1.1.conv2"),
-    ]  # fmt: skip
-    assert [layers[pair.last].name[-5:] for pair in pairs] == ["conv2"] * (
-        3 + 4 + 6 + 3
-    )  # no pair includes an addition
+    split = find_tensor_split(layers)
+    assert not {layers[index].kind for index in split.between} & {"add"}
+    assert len(split.columns) == len(split.rows) - 1 == 17  # two convolutions read the output of the stem
     assert layers[first_dense_layer(layers)].name == "fc"
 
 

@@ -170,14 +170,16 @@ def test_fine_tuning_is_forecast() -> None:
 
 @pytest.mark.needs_data
 def test_training_of_a_denoiser_is_forecast() -> None:
-    """FLUX.1 in MLPerf Training v5.1 on 16 to 72 devices of three kinds, which no fit uses."""
+    """FLUX.1 in MLPerf Training v5.1 on 16 to 1,152 devices of three kinds, which no fit uses."""
     from validation.training.denoisers import denoiser_steps
 
     steps = denoiser_steps(DATA)
     assert [(step.device, step.workers) for step in steps] == [
-        ("gb300", 16), ("gb300", 72), ("gb200", 16), ("gb200", 72), ("b200", 32)
+        ("gb200", 1152), ("gb300", 16), ("gb300", 512), ("gb300", 72), ("gb200", 16), ("gb200", 512), ("gb200", 72),
+        ("b200", 32),
     ]  # fmt: skip
-    assert np.median([abs(step.error) for step in steps]) < 0.1
+    assert np.median([abs(step.error) for step in steps if step.workers <= 72]) < 0.1
+    assert max(abs(step.error) for step in steps) < 0.4
     assert all(step.is_inside for step in steps)
 
 

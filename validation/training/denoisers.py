@@ -2,11 +2,11 @@
 
 The rows are the runs of FLUX.1-schnell of MLPerf Training v5.1 in ``runs/training_runs.csv`` (mlcommons/
 training_results_v5.1, Apache-2.0). The configurations of the submissions state Megatron's distributed optimizer, the
-recipe mxfp8, the compiler and one graph per iteration; those of 512 devices and more split layers by tensor
-parallelism, which denoisers do not have here, and are left out. Pictures of 256 x 256 and texts are encoded beforehand.
-The published hours include an evaluation of 29,696 samples after every 262,144 (mlcommons/training, text_to_image), a
-forward pass that is counted as a third of a training step. `python -m validation compare denoisers` prints the
-forecasts.
+recipe mxfp8, the compiler and one graph per iteration; those of 512 devices and more split layers among the four
+devices of a node (config_GB200_128x04x16xtp4.sh, config_GB200_288x04x08xtp4.sh). Pictures of 256 x 256 and texts are
+encoded beforehand. The published hours include an evaluation of 29,696 samples after every 262,144 (mlcommons/training,
+text_to_image), a forward pass that is counted as a third of a training step. `python -m validation compare denoisers`
+prints the forecasts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ NETWORKS = {"black-forest-labs/FLUX.1-schnell": "flux.1-schnell"}
 LARGEST_WITHOUT_TENSOR_PARALLELISM = 72
 """Devices of the largest run that is divided by samples alone."""
 
+TENSOR = 4
+"""Tensor-parallel devices of the larger runs."""
+
 EVALUATION_SHARE = 29_696 / 262_144 / 3
 """Seconds of evaluations per second of training."""
 
@@ -40,8 +43,7 @@ class DenoiserStep(ComparedStep, frozen=True, kw_only=True):
 
 def denoiser_steps(data: Path) -> list[DenoiserStep]:
     """Return the published steps with their forecasts."""
-    rows = [row for row in rows_of(data / TABLE) if row["hf_id"] in NETWORKS]
-    return [_forecast(row) for row in rows if int(row["devices"]) <= LARGEST_WITHOUT_TENSOR_PARALLELISM]
+    return [_forecast(row) for row in rows_of(data / TABLE) if row["hf_id"] in NETWORKS]
 
 
 def _forecast(row: dict[str, str]) -> DenoiserStep:
@@ -57,6 +59,7 @@ def _forecast(row: dict[str, str]) -> DenoiserStep:
         mixed_precision=True,
         execution="compiled",
         image_size=256,
+        tensor=1 if workers <= LARGEST_WITHOUT_TENSOR_PARALLELISM else TENSOR,
     )
     assert isinstance(table, ScaleTable)
     (predicted,) = table.rows

@@ -1,0 +1,113 @@
+"""Which layers tensor-parallel devices share, and the network of one of them.
+
+Expected splits are those of Megatron-LM: of attention by heads, of a multilayer perceptron by features.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.architectures.network import Network
+from paleo_lite.architectures.pipelines.sampling import denoiser_network, find_pipeline
+from paleo_lite.distributed.tensor_split import find_tensor_split, shard_layers
+from paleo_lite.errors import BadValue
+
+HIDDEN, DOUBLE_BLOCKS, SINGLE_BLOCKS = 3072, 19, 38
+"""Of FLUX.1: https://huggingface.co/black-forest-labs/FLUX.1-schnell/blob/main/transformer/config.json."""
+
+
+def flux() -> Network:
+    """Return the denoiser of FLUX.1-schnell for pictures of 256 x 256."""
+    pipeline = find_pipeline("flux.1-schnell")
+    assert pipeline is not None
+    return denoiser_network(pipeline, 256, None)
+
+
+def names(indices: tuple[int, ...], block: str) -> set[str]:
+    """Return the names of layers in a block of FLUX.1."""
+    layers = flux().layers
+    found = {layers[index].name for index in indices}
+    return {name.removeprefix(f"{block}.") for name in found if name.startswith(f"{block}.")}
+
+
+def test_streams_of_pictures_and_texts_are_split_by_the_same_heads() -> None:
+    split = find_tensor_split(flux().layers)
+    columns = {f"attn.{name}" for name in ("to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj")}
+    assert names(split.columns, "transformer_blocks.0") == columns | {"ff.net.0.proj", "ff_context.net.0.proj"}
+    assert names(split.rows, "transformer_blocks.0") == {
+        "attn.to_out.0", "attn.to_add_out", "ff.net.2", "ff_context.net.2"
+    }  # fmt: skip
+
+
+def test_attention_and_perceptron_of_a_single_block_end_in_one_product() -> None:
+    split = find_tensor_split(flux().layers)
+    columns = {"attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"}
+    assert names(split.columns, "single_transformer_blocks.0") == columns
+    assert names(split.rows, "single_transformer_blocks.0") == {"proj_out"}
+
+
+def test_modulation_norms_and_sums_stay_whole() -> None:
+    layers, split = flux().layers, find_tensor_split(flux().layers)
+    kinds = {layers[index].kind for index in split.between}
+    assert {"attention", "rms_norm", "gelu_tanh", "concat"} <= kinds and "layer_norm" not in kinds
+    assert not any("norm1.linear" in layers[index].name for index in split.sharded)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_devices_divide_the_matrices_of_blocks(devices: int) -> None:
+    """24 matrices of hidden x hidden in a block of two streams, 12 in one of one stream; biases of columns, too.
+
+    The embedders of the time and of the pooled text, of 256 and 768 numbers, are perceptrons as well.
+    """
+    layers = flux().layers
+    shared = shard_layers(layers, devices)
+    matrices = HIDDEN**2 * (DOUBLE_BLOCKS * 24 + SINGLE_BLOCKS * 12 + 2) + HIDDEN * (256 + 768)
+    biases = HIDDEN * (DOUBLE_BLOCKS * 14 + SINGLE_BLOCKS * 7 + 2)
+    parameters = sum(layer.parameters for layer in layers)
+    expected = parameters - (matrices + biases) * (1 - 1 / devices)
+    assert sum(layer.parameters for layer in shared) == expected
+
+
+def test_tensors_between_products_are_shares_of_their_heads() -> None:
+    layers = flux().layers
+    shared, split = shard_layers(layers, 4), find_tensor_split(layers)
+    for index in split.between:
+        for shape, whole in zip(shared[index].outputs, layers[index].outputs):
+            assert prod(shape) == prod(whole) / 4, layers[index].name
+    (attention,) = (layer for layer in shared if layer.name == "transformer_blocks.0.attn.attention")
+    assert attention.inputs == ((1, 6, 512, 128),) * 3  # of 24 heads; 256 tokens of each stream
+
+
+def test_devices_must_divide_features() -> None:
+    with pytest.raises(BadValue, match=r"`--tensor` must divide the 3,072 channels or heads of .* \(got 5\)"):
+        shard_layers(flux().layers, 5)
+
+
+ASKED = {
+    "network": "flux.1-schnell", "gpu": "h100-sxm", "workers": 16, "image_size": 256, "batch_size": 16,
+    "mixed_precision": True, "precision": "bf16", "strategy": "zero-1",
+}  # fmt: skip
+
+
+def test_groups_have_less_state_and_wait_for_each_other() -> None:
+    """Two devices of a group have the samples of two, and exchange activations in every block."""
+    (alone,), (group,) = (pl.train(**ASKED, tensor=tensor).rows for tensor in (1, 2))
+    assert group.batch_size == alone.batch_size == 256
+    assert group.exposed_s > alone.exposed_s and group.collective.startswith("tensor 2, ")
+    assert group.compute_s > 0.9 * alone.compute_s  # what is replicated has twice the samples
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tensor": 3}, "`--tensor 3` must divide the number of workers"),
+        ({"tensor": 2, "strategy": "pipeline-1f1b"}, "goes with a strategy of data, zero-1, zero-2, zero-3"),
+        ({"tensor": 2, "pipeline": 2}, "need a network from a config"),
+    ],
+)
+def test_impossible_groups_get_a_sentence(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        pl.train(**{**ASKED, **changes})
