@@ -115,8 +115,14 @@ def train_in_tensor_groups(
         passes * np.sum(topology_all_reduce_s(group, forward * micro_batch))
         + np.sum(topology_all_reduce_s(group, backward * micro_batch))
     )
+    own, whole = (sum(layer.parameters for layer in of.workload.network.layers) for of in (shared, job))
+    note = (
+        f"{devices} devices share the layers of a replica: each has {own / whole:.0%} of the parameters, as layers "
+        "that need whole tensors are on all of them"
+    )
     return msgspec.structs.replace(
         step,
+        notes=(*step.notes, note),
         communication_s=step.communication_s + exchange_s,
         exposed_s=step.exposed_s + exchange_s,
         collective=f"tensor {devices}, {step.collective}" if step.collective else f"tensor {devices}",

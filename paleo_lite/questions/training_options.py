@@ -323,6 +323,11 @@ def _recompute_fields(question: Any, sharding: str | None) -> dict[str, Any]:
 
 def divides_blocks(question: Any) -> bool:
     """Return whether another option divides a network in blocks."""
+    return _names_blocks(question) and not splits_layers(question)
+
+
+def _names_blocks(question: Any) -> bool:
+    """Return whether an option is given that divides blocks of networks that have them."""
     names = ("tensor", "pipeline", "context_parallel", "expert_parallel")
     settings = {*settings_of(question.schedule), *settings_of(question.communication)}
     return (
@@ -338,7 +343,7 @@ def splits_layers(question: Any) -> bool:
     """Return whether `--tensor` splits the layers of a network without blocks, such as a pipeline's denoiser."""
     if question.tensor == 1 or question.strategy == IN_BLOCKS or _resolved_network(question).rebuild is not None:
         return False
-    return not divides_blocks(replace(question, tensor=1))
+    return not _names_blocks(replace(question, tensor=1))
 
 
 def chooses_pytorch_experts(question: Any) -> bool:
