@@ -50,7 +50,7 @@ class PictureScaleRow(Answer, msgspec.Struct, frozen=True, eq=False):
     @property
     def precision(self) -> str:
         """Numeric type of the arithmetic."""
-        return self.prediction.precision
+        return self.prediction.run.precision
 
     @property
     def phase(self) -> str:
