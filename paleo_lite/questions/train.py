@@ -208,6 +208,7 @@ def _answer(question: Train, names_micro_batch: bool, *, names_remedies: bool = 
     if question.batch_size is not None and question.global_batch_size is not None:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
     states_micro_batch = question.micro_batch is not None
+    makes_up_batch = states_micro_batch and question.batch_size is None
     question = _with_micro_batches(question)
     if question.advise is not None and question.workers is None and question.platform is None:
         raise BadValue(
@@ -217,7 +218,7 @@ def _answer(question: Train, names_micro_batch: bool, *, names_remedies: bool = 
         question = replace(question, workers=None)  # what one device may do, and several may not
     if question.within is None:
         if not _asks_for_devices(question):
-            return _answer_one(question, names_remedies=names_remedies)
+            return _answer_one(question, names_remedies=names_remedies, makes_up_batch=makes_up_batch)
         return answer_for_devices(
             question,
             names_micro_batch=names_micro_batch,
@@ -318,14 +319,16 @@ def _asks_for_devices(question: Train) -> bool:
     return is_of_several or replica_of(question) is not None or offload_of(question)[1] is not None
 
 
-def _answer_one(question: Any, names_remedies: bool = True) -> Prediction:
-    """Return the prediction of a training step on one device."""
+def _answer_one(question: Any, *, names_remedies: bool = True, makes_up_batch: bool = False) -> Prediction:
+    """Return the prediction of a training step on one device, whose batch micro-batches may make up."""
     from ..api.prediction import predict_pass
     from ..api.question import Question
     from ..timing.budget import Amount
 
     check_network_options(question, "training")
-    answers = remedy_answers(question) if names_remedies else None
+    answers = None
+    if names_remedies:
+        answers = remedy_answers(question)._replace(makes_up_batch=makes_up_batch)
     question = with_usual_precision(question)
     amount = None
     if any(getattr(question, name) is not None for name in options_of(AmountOptions)):

@@ -42,6 +42,8 @@ class RemedyAnswers(NamedTuple):
     # Seconds of a step with changed options, None for those that are left out; raise PaleoError if they are refused.
     time_with: Callable[[Mapping[str, Any]], float]
     link: str | None  # that has to be given to several devices; None where a usual computer joins them
+    # Whether micro-batches make up the batch, which is then stated where a remedy changes them.
+    makes_up_batch: bool = False
 
 
 def predict_with_memory(
@@ -125,8 +127,7 @@ def fit_memory(
     device = machine.device
     memory, usable = fit.memory, usable_bytes(device)
     ranked = []
-    link = None if answers is None else answers.link
-    for candidate in _candidate_remedies(workload, device, fit.largest_batch, link):
+    for candidate in _candidate_remedies(workload, device, fit.largest_batch, answers):
         shards = SHARDS if candidate.zero_stage else 1
         if candidate.zero_stage and shard is not None:
             sharded = shard(candidate)
@@ -200,10 +201,13 @@ def _candidate_remedies(
     workload: Workload,
     device: Device,
     largest: int | None,  # batch that fits
-    link: str | None,  # that joins several devices, where it has to be given
+    answers: RemedyAnswers | None,
 ) -> Iterator[CandidateRemedy]:
     """Yield remedies to try for a workload that does not fit on a device."""
     options, batch_size = workload.options, workload.batch_size
+    stated: dict[str, Any] = {}
+    if answers is not None and answers.makes_up_batch:
+        stated["batch_size"] = batch_size
     narrow = _narrower_precision(device, workload.precision)
     if workload.phase not in PHASES_WITH_GRADIENTS:
         if narrow:
@@ -229,11 +233,11 @@ def _candidate_remedies(
     if micro_batch_size and batch_size // micro_batch_size > options.accumulation:
         number = batch_size // micro_batch_size
         name = f"accumulation, {number} micro-batches of {micro_batch_size}"
-        yield CandidateRemedy(name, _accumulate(number), _with_options(workload, accumulation=number))
+        yield CandidateRemedy(name, {**stated, **_accumulate(number)}, _with_options(workload, accumulation=number))
     if options.optimizer in _ADAM_OPTIMIZERS:
         changed = _with_options(workload, optimizer="adamw-8bit")
         yield CandidateRemedy("optimizer state in 8 bits (adamw-8bit)", {"optimizer": "adamw-8bit"}, changed)
-    yield from _fine_tuning_remedies(workload, narrow)
+    yield from _fine_tuning_remedies(workload, narrow, stated)
     updates_at_once = options.accumulation == 1 and options.offload == "none" and not options.gradient_release
     if workload.phase == "training" and updates_at_once:
         changed = _with_options(workload, gradient_release=True)
@@ -248,15 +252,21 @@ def _candidate_remedies(
     ):
         offloaded = _with_options(workload, offload="cpu")
         yield CandidateRemedy("offload of the optimizer to the host", {"offload": "cpu"}, offloaded)
+    yield from _sharding_remedies(workload, None if answers is None else answers.link)
+
+
+def _sharding_remedies(workload: Workload, link: str | None) -> Iterator[CandidateRemedy]:
+    """Yield the stages of ZeRO on several devices, which may have to be joined by a link that is given."""
+    options = workload.options
     sharded, instead = workload, ""
     further_changes: dict[str, Any] = {"link": link}
     if OPTIMIZERS[options.optimizer].is_paged:  # several devices divide the state instead of moving it
         resident = resident_optimizer(options.optimizer)
         sharded, instead = _with_options(workload, optimizer=resident), f", with {resident}"
         further_changes["optimizer"] = resident
-    samples = batch_size // options.accumulation
+    samples = workload.batch_size // options.accumulation
     if workload.network.blocks and samples > 1:  # whose micro-batches have one sample unless their size is given
-        further_changes |= {"micro_batch": samples, "accumulation": None}
+        further_changes["micro_batch"] = samples
     for stage in (1, 2, 3):
         name = f"ZeRO stage {stage} on {SHARDS} devices{instead}"
         changes_of_stage = {"workers": SHARDS, "strategy": f"zero-{stage}", **further_changes}
@@ -272,10 +282,13 @@ _RECOMPUTATION = {"block": "full", "all": "all"}
 """Values of `--recompute` for the checkpointing of every block."""
 
 
-def _fine_tuning_remedies(workload: Workload, narrow: str | None) -> Iterator[CandidateRemedy]:
+def _fine_tuning_remedies(
+    workload: Workload, narrow: str | None, stated: Mapping[str, Any]
+) -> Iterator[CandidateRemedy]:
     """Yield LoRA and QLoRA for a language model, alone, and with checkpointing and micro-batches of one sample.
 
-    A precision that is wider than 16 bits gives way to a narrow one.
+    A precision that is wider than 16 bits gives way to a narrow one. `stated` are options of the batch that the number
+    of its micro-batches needs.
     """
     options = workload.options
     if workload.network.lengths is None or workload.weights is not None:
@@ -284,7 +297,7 @@ def _fine_tuning_remedies(workload: Workload, narrow: str | None) -> Iterator[Ca
     smallest = {"checkpointing": checkpointing, "accumulation": workload.batch_size}
     changes_of_smallest: dict[str, Any] = {"recompute": _RECOMPUTATION[checkpointing]}
     if workload.batch_size > 1:
-        changes_of_smallest |= _accumulate(workload.batch_size)
+        changes_of_smallest |= {**stated, **_accumulate(workload.batch_size)}
     for name, weights in (("LoRA", None), ("QLoRA", "int4")):
         if options.lora_rank and weights is None:
             continue

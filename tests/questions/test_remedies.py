@@ -21,6 +21,7 @@ TOO_LARGE = {  # questions that do not fit, with the remedies that they have at 
     "train llama-3.2-3b --gpu rtx4090 --precision bf16": 8,
     "train qwen3-8b --gpu a100-sxm-40gb --precision bf16 --batch-size 4": 12,
     "train llama-3.2-1b --gpu h100-sxm --precision fp32 --batch-size 16 --accumulation 2": 10,
+    "train llama-3.2-1b --gpu h100-sxm --precision fp32 --micro-batch 8 --accumulation 2": 10,
     "train bert-large --gpu t4 --batch-size 64": 12,
     "train flux.1-dev --gpu a100-sxm-40gb": 8,
     "predict resnet50 --phase training --gpu t4 --batch-size 256 --precision fp32": 8,
@@ -48,8 +49,8 @@ def options_of(words: list[str]) -> list[list[str]]:
     return options
 
 
-CONTRADICTED = {"--accumulation": ("--micro-batch",), "--micro-batch": ("--accumulation",)}
-"""Options that others replace: the size and the number of the micro-batches of a batch."""
+CONTRADICTED = {"--accumulation": ("--micro-batch",)}
+"""Options that others replace: the number of the micro-batches of a batch their size."""
 
 
 def changed(words: list[str], remedy: list[str]) -> list[str]:
