@@ -284,6 +284,8 @@ def time_trainer_of(
     has_units = framework.has_adapter_units and not question.uses_megatron
     adapters = adapter_products(job.workload.trained_layers) if has_units else ()
     times = time_trainer(job, topology, parallel, batching, largest, constants, adapter_units=len(adapters))
+    if framework.moves_moments:
+        times = _with_moved_moments(times, question.updates_per_step, devices, constants)
     if question.lora is None or not has_reference(question):
         return times
     frozen = replace(question, lora=None)
@@ -291,6 +293,19 @@ def time_trainer_of(
     frozen_s = time_trainer_of(frozen, devices, frozen_jobs, lengths, constants).forward_s
     return msgspec.structs.replace(times, frozen_forward_s=frozen_s)
 
+
+def _with_moved_moments(times: TrainerTimes, updates: int, devices: Devices, constants: RlConstants) -> TrainerTimes:
+    """Return the times with the moments of the optimizer on the devices for the update of the weights alone."""
+    moments_bytes = MOMENTS_SHARE * times.optimizer_bytes
+    memory_bytes = times.memory_bytes
+    if memory_bytes is not None:  # beside the activations, or beside weights and gradients
+        memory_bytes = max(memory_bytes - moments_bytes, times.optimizer_bytes + 2 * times.parameter_bytes)
+    update_s = times.update_s + updates * _moved_s(devices, moments_bytes, constants)
+    return msgspec.structs.replace(times, update_s=update_s, memory_bytes=memory_bytes)
+
+
+MOMENTS_SHARE = 8 / 12
+"""Share of the moments of AdamW in its state with master weights: two numbers in fp32 of three."""
 
 _OF_ROLLOUTS = ("server", "link", "power")
 """Kinds of measured figures that inform rollouts."""
@@ -426,7 +441,14 @@ def _swapped_s(
     is_reference_on_host = rollouts is not None or framework.swaps_reference
     if has_reference and question.lora is None and is_reference_on_host:
         swapped_bytes += trainer.parameter_bytes
-    return swap_s(devices.device, swapped_bytes, constants) if has_host_link(devices.device) else 0.0
+    return _moved_s(devices, swapped_bytes, constants)
+
+
+def _moved_s(devices: Devices, state_bytes: float, constants: RlConstants) -> float:
+    """Return the time in which state of every device goes to the host and comes back; 0 if no link is on record."""
+    if not has_host_link(devices.device):
+        return 0.0
+    return swap_s(devices.device, state_bytes, constants, devices.topology.devices_per_node)
 
 
 def _reward_model_s(question: Rl, devices: Devices, lengths: Ints, constants: RlConstants) -> float:

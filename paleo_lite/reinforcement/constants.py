@@ -45,7 +45,9 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resharding_share: float
     # Time in which an engine that shares its devices gives up its memory, takes it back, and starts again.
     wake_s: float
-    unpinned_share: float  # share of a link to the host that copies of memory that is not pinned reach
+    # Share of a link to the host that copies of memory that is not pinned reach where the eight devices of a node copy:
+    # the host limits them together.
+    unpinned_share: float
     # Host of the trainer, per step and per sample: data, rewards by rules, advantages, padding, messages.
     step_s: float
     sample_s: float

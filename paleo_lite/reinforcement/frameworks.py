@@ -42,6 +42,8 @@ class Framework(NamedTuple):
     recomputes_log_probs: bool = True
     keeps: str = FREE  # `FREE` or `SLEEP`
     offloads_optimizer: bool = False  # whether the optimizer's state leaves the devices during rollouts
+    # Whether the moments of the optimizer are in the memory of the host but for the update of the weights itself.
+    moves_moments: bool = False
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
     # Whether the reference lies in the memory of the host until it computes, even where no engine needs the room.
     swaps_reference: bool = False
@@ -100,6 +102,15 @@ FRAMEWORKS = {
         recomputes_log_probs=False,
         merges_adapters=True,  # merge_adapter before the weights go to vLLM, trl/trainer/grpo_trainer.py
         memory_fraction=0.3,
+    ),
+    "prime-rl": Framework(
+        "prime-rl of Prime Intellect: FSDP2 and vLLM",
+        "PrimeIntellect-ai/prime-rl 559b447",
+        execution="eager",
+        has_megatron=False,
+        sharding="full-shard",
+        moves_moments=True,  # optim_cpu_offload, by default
+        recomputes_log_probs=False,
     ),
     "slime": Framework(
         "slime: Megatron-LM and SGLang",

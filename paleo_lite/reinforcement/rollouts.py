@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from ..distributed.step_plan import COHERENT_BYTES_PER_S
 from ..engines.kernels import ExchangeKernel
 from ..errors import BadValue
-from ..machines import Device, read_links
+from ..machines import Device
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.energy import served_activity
 from ..serving.iteration_times import ScheduledTokens
@@ -25,6 +24,7 @@ from ..serving.requests import Traffic
 from ..text import format_plural
 from ..timing.activity import Activity
 from .constants import RlConstants
+from .weights import has_coherent_host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,12 +86,6 @@ def across_nodes_s(deployment: Deployment, nodes: int, exchange_s: float) -> flo
         return 0.0
     kernels = on_device.kernels.of_iteration("decode", 1)
     return exchange_s * sum(counted.count for counted in kernels if isinstance(counted.kernel, ExchangeKernel))
-
-
-def has_coherent_host(device: Device) -> bool:
-    """Return whether a device shares the memory of its host over NVLink-C2C or a link as fast."""
-    links = [read_links().link[attached.link] for attached in device.links]
-    return any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links)
 
 
 def with_rollout_host(

@@ -13,6 +13,7 @@ from ..architectures import Network
 from ..counting.kinds import is_grouped_product
 from ..counting.layer import Layer
 from ..distributed.links import Topology
+from ..distributed.step_plan import COHERENT_BYTES_PER_S
 from ..formats import bytes_per_number
 from ..machines import Device, read_links
 from ..timing.offload import host_bandwidth_bytes_per_s
@@ -83,8 +84,24 @@ def has_host_link(device: Device) -> bool:
     return any(read_links().link[attached.link].kind == "host" for attached in device.links)
 
 
-def swap_s(device: Device, state_bytes: float, constants: RlConstants) -> float:
-    """Return the time in which state of one device goes to the host and comes back."""
+COPYING_DEVICES = 8
+"""Devices of a node that copy at the same time where `RlConstants.unpinned_share` holds."""
+
+
+def has_coherent_host(device: Device) -> bool:
+    """Return whether a device shares the memory of its host over NVLink-C2C or a link as fast."""
+    links = [read_links().link[attached.link] for attached in device.links]
+    return any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links)
+
+
+def swap_s(device: Device, state_bytes: float, constants: RlConstants, devices: int = COPYING_DEVICES) -> float:
+    """Return the time in which state of one device goes to the host and comes back, as that of its node's devices does.
+
+    A host copies what is not pinned at a rate of its own, which fewer devices share; coherent ones have no such limit.
+    """
     if not state_bytes:
         return 0.0
-    return 2 * state_bytes / (constants.unpinned_share * host_bandwidth_bytes_per_s(device))
+    share = constants.unpinned_share
+    if not has_coherent_host(device):
+        share = min(share * COPYING_DEVICES / min(devices, COPYING_DEVICES), 1.0)
+    return 2 * state_bytes / (share * host_bandwidth_bytes_per_s(device))

@@ -25,6 +25,7 @@ from paleo_lite.distributed.step_plan import plan_step
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.trainer import Batching, micro_batch_forward_s, relative_work, slowest_rank
+from paleo_lite.reinforcement.weights import swap_s
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.workload import Workload
@@ -138,3 +139,14 @@ def test_the_reference_and_whole_weights_do_not_wait_for_adapters() -> None:
 
 def test_a_quick_host_changes_nothing() -> None:
     assert passes(1e-9).forward_s == passes(2e-9).forward_s and not passes(1e-9).waits_for_host
+
+
+def test_moments_come_to_the_devices_for_each_update() -> None:
+    """8 of the 12 bytes of AdamW's state per parameter, of which each of two devices has a half, there and back."""
+    whole = {"lora": None, "updates_per_step": 2}
+    moved, resident = passes(framework="prime-rl", **whole), passes(framework="openrlhf", **whole)
+    parameters = find_network("qwen2.5-0.5b").parameters
+    assert moved.optimizer_bytes == pytest.approx(12 * parameters / 2, rel=0.01)
+    copied_s = swap_s(find_device("h100-sxm"), 8 * parameters / 2, rl_constants(), 2)
+    assert moved.update_s == pytest.approx(resident.update_s + 2 * copied_s, rel=0.01)
+    assert moved.memory_bytes < resident.memory_bytes and moved.forward_s == resident.forward_s

@@ -13,6 +13,7 @@ from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
 from paleo_lite.reinforcement.weights import count_tensors, swap_s, transfer_weights
 from paleo_lite.timing.fine_tuning import FineTuning, adapt_layers, adapter_products
+from paleo_lite.timing.offload import host_bandwidth_bytes_per_s
 
 
 def moved(network: str, path: str, devices: int = 32, precision: str = "bf16", **changes: Any) -> float:
@@ -60,3 +61,12 @@ def test_state_goes_over_the_link_to_the_host() -> None:
     assert swap_s(h100, 0, rl_constants()) == 0
     assert swap_s(h100, 20e9, rl_constants()) == pytest.approx(2 * swap_s(h100, 10e9, rl_constants()))
     assert swap_s(gb200, 10e9, rl_constants()) < swap_s(h100, 10e9, rl_constants())
+
+
+def test_a_host_shares_its_rate_of_copies_among_its_devices() -> None:
+    """Four devices copy twice as fast as eight, up to the whole link; NVLink-C2C has no such limit."""
+    h100, gb200, constants = find_device("h100-sxm"), find_device("gb200"), rl_constants()
+    eight, four, one = (swap_s(h100, 1e9, constants, devices) for devices in (8, 4, 1))
+    assert eight == pytest.approx(2 * four) and swap_s(h100, 1e9, constants, 72) == eight
+    assert one >= 2 * 1e9 / host_bandwidth_bytes_per_s(h100)
+    assert swap_s(gb200, 1e9, constants, 1) == swap_s(gb200, 1e9, constants, 8)

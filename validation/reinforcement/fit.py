@@ -17,7 +17,8 @@ from scipy.optimize import least_squares
 from paleo_lite.api.reinforcement import predict_rl
 from paleo_lite.engines.kernels import ExchangeKernel
 from paleo_lite.reinforcement.constants import RlConstants, rl_constants
-from paleo_lite.reinforcement.rollouts import BLACKWELL, has_coherent_host
+from paleo_lite.reinforcement.rollouts import BLACKWELL
+from paleo_lite.reinforcement.weights import has_coherent_host
 
 from .fit_parts import FittedPart, part_s, share_of
 from .published import RlMeasurement

@@ -23,6 +23,10 @@ SHARES = {BROADCAST: "broadcast_share", RESHARDED: "resharding_share", GATHERED:
 """Constants of the rates of the ways of weights."""
 
 
+UNPINNED_SHARES = (1 / 8, 1 / 16)
+"""Two shares of the link to the host, at which no number of devices reaches the whole link."""
+
+
 class FittedPart(NamedTuple):
     """What the constants multiply in a part of a step."""
 
@@ -78,19 +82,21 @@ def share_of(row: RlMeasurement, devices: Devices) -> str:
 
 def _trainer_parts(row: RlMeasurement, constants: RlConstants) -> list[FittedPart]:
     """Return the passes of a row whose trainer has not the tuned stack."""
-    device = predict_trainer(row.question, msgspec.structs.replace(constants, other_slowdown=1.0, unit_s=0.0))
-    host = predict_trainer(row.question, msgspec.structs.replace(constants, other_slowdown=0.0, unit_s=1.0))
-    return [
-        FittedPart(
-            row,
-            row.phases[phase],
-            {"other_slowdown": getattr(device, name)},
-            {},
-            {"unit_s": getattr(host, name)} if has_units(row) else {},
-        )
-        for phase, name in (("update", "update_s"), ("old_log_probs", "forward_s"))
-        if row.phases.get(phase)
-    ]
+    bare = msgspec.structs.replace(constants, other_slowdown=1.0, unit_s=0.0, unpinned_share=UNPINNED_SHARES[0])
+    times = predict_trainer(row.question, bare)
+    slower = predict_trainer(row.question, msgspec.structs.replace(bare, unpinned_share=UNPINNED_SHARES[1]))
+    host = predict_trainer(row.question, msgspec.structs.replace(bare, other_slowdown=0.0, unit_s=1.0))
+    parts = []
+    for phase, name in (("update", "update_s"), ("old_log_probs", "forward_s")):
+        if not row.phases.get(phase):
+            continue
+        first, second = (1 / share for share in UNPINNED_SHARES)
+        moved_s = (getattr(slower, name) - getattr(times, name)) / (second - first)  # over a whole link
+        device_s = getattr(times, name) - first * moved_s
+        host_s = {"unit_s": getattr(host, name)} if has_units(row) else {}
+        scaled, divided = {"other_slowdown": device_s}, {"unpinned_share": moved_s}
+        parts.append(FittedPart(row, row.phases[phase], scaled, divided, host_s))
+    return parts
 
 
 def has_units(row: RlMeasurement) -> bool:

@@ -62,7 +62,7 @@ FRAMEWORKS = {
     "slime": "slime",
     "miles (slime fork)": "slime",
     "SkyRL": "generic",
-    "prime-rl": "generic",
+    "prime-rl": "prime-rl",
     "checkpoint-engine": "generic",
     "siiRL (verl derivative)": "verl",
     "vime": "slime",
