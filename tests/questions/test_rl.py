@@ -144,6 +144,8 @@ def test_state_that_stays_takes_the_memory_of_rollouts() -> None:
     base = {"network": "qwen3-8b", "engine_settings": "memory-fraction=0.5"}
     moved, kept = ask(framework="generic", **base), ask(framework="verl", **base)
     assert kept.rollout_bytes > moved.rollout_bytes and moved.fits
+    half = ask(framework="prime-rl", **base)  # whose moments, 8 of 12 bytes per parameter, are on the host
+    assert half.rollout_bytes < kept.rollout_bytes
     crowded = ask(framework="verl", network="qwen3-8b", engine_settings="memory-fraction=0.95")
     assert crowded.fits is False
     assert any("engine and trainer do not fit beside each other" in note for note in crowded.notes)
