@@ -130,6 +130,7 @@ def _settings(predicted: Predicted) -> str:
         is_eager=question.is_eager,
         memory_fraction=question.memory_fraction(is_colocated=devices.is_colocated),
         has_reference=setup.has_reference,
+        lora=question.lora,
     )
     return settings_text(question.framework, described)
 

@@ -35,6 +35,7 @@ class Described(NamedTuple):
     is_eager: bool
     memory_fraction: float | None
     has_reference: bool
+    lora: int | None  # rank of adapters; None without them
 
 
 def settings_text(framework: str, step: Described) -> str:
@@ -58,6 +59,9 @@ They are those of `grpo_math_1B.yaml`, `ppo_math_1B.yaml`, `dpo.yaml`, `sft.yaml
 
 NEMO_WITHOUT_ROLLOUTS = ("dpo", "sft")
 """Sections whose responses are given, so that nothing is generated."""
+
+NEMO_ADAPTERS = {"dtensor_cfg.lora_cfg": ("grpo", "ppo", "dpo", "sft"), "megatron_cfg.peft": ("grpo", "sft")}
+"""Keys of adapters of each stack, with the sections whose configurations have them."""
 
 NEMO_ASYNCHRONOUS = {"grpo": "grpo.async_grpo", "ppo": "ppo.async_ppo"}
 """Keys of rollouts some steps off, by section."""
@@ -102,6 +106,10 @@ def _nemo_trainer(network: str, step: Described) -> dict[str, Any]:
     else:
         settings[f"{dtensor}.tensor_parallel_size"] = step.tensor
         settings[f"{dtensor}.context_parallel_size"] = step.context_parallel
+    adapters = "megatron_cfg.peft" if step.is_megatron else "dtensor_cfg.lora_cfg"
+    if step.lora is not None and NEMO_SECTIONS[step.algorithm] in NEMO_ADAPTERS[adapters]:
+        settings[f"{network}.{adapters}.enabled"] = True
+        settings[f"{network}.{adapters}.dim"] = step.lora
     return settings
 
 
@@ -171,7 +179,13 @@ def _verl_rollout_settings(step: Described) -> dict[str, Any]:
         settings |= _verl_degrees(f"{actor}.megatron", step)
     else:
         settings[f"{actor}.ulysses_sequence_parallel_size"] = step.context_parallel
+        if step.lora is not None:
+            settings["actor_rollout_ref.model.lora_rank"] = step.lora
+    # Without dynamic batches each pass has to be given the size of its micro-batches.
     settings[f"{actor}.ppo_micro_batch_size_per_gpu"] = step.micro_batch
+    settings[f"{rollout}.log_prob_micro_batch_size_per_gpu"] = step.micro_batch
+    if step.has_reference:
+        settings["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = step.micro_batch
     settings[f"{rollout}.tensor_model_parallel_size"] = step.rollout_tensor
     settings[f"{rollout}.enforce_eager"] = step.is_eager
     if step.memory_fraction is not None:
@@ -192,6 +206,8 @@ def _verl_sft_settings(step: Described) -> dict[str, Any]:
         "data.max_length": step.max_tokens,
         "engine": "megatron" if step.is_megatron else "fsdp",
     }
+    if step.lora is not None:
+        settings["model.lora_rank"] = step.lora
     if step.is_megatron:
         return settings | _verl_degrees("engine", step)
     return settings | {"engine.ulysses_sequence_parallel_size": step.context_parallel}

@@ -57,7 +57,11 @@ VERL = {
             "megatron.pipeline_model_parallel_size", "megatron.context_parallel_size",
             "megatron.expert_model_parallel_size",
         ],
-        "actor_rollout_ref.rollout": ["n", "tensor_model_parallel_size", "enforce_eager", "gpu_memory_utilization"],
+        "actor_rollout_ref.rollout": [
+            "n", "tensor_model_parallel_size", "enforce_eager", "gpu_memory_utilization",
+            "log_prob_micro_batch_size_per_gpu",
+        ],
+        "actor_rollout_ref.ref": ["log_prob_micro_batch_size_per_gpu"],
     },
     "sft": {
         "": ["engine"],
@@ -84,7 +88,7 @@ def described(algorithm: str, **changes: Any) -> Described:
         algorithm=algorithm, prompts=32, samples_per_prompt=4, updates=2, prompt_tokens=100, max_tokens=1124,
         micro_batch=4, tensor=1, pipeline=1, context_parallel=2, expert_parallel=1, is_megatron=False, precision="bf16",
         rollout_tensor=2, rollout_precision="fp8", rollout_devices=8, devices=32, devices_per_node=8,
-        is_colocated=False, steps_off=1, is_eager=False, memory_fraction=0.6, has_reference=True,
+        is_colocated=False, steps_off=1, is_eager=False, memory_fraction=0.6, has_reference=True, lora=None,
     )  # fmt: skip
     return step._replace(**changes)
 
@@ -108,6 +112,29 @@ def test_every_key_exists_in_the_configuration_of_the_algorithm(algorithm: str, 
     found = set(settings_of("verl", step))
     assert found <= keys_of(VERL["sft" if section == "sft" else "rollouts"])
     assert bool(found) == (algorithm not in ("dpo", "distillation"))
+
+
+@pytest.mark.parametrize(
+    ("framework", "algorithm", "is_megatron", "keys"),
+    [  # of the same files, of grpo_math_1B_lora_megatron.yaml and of hf_model.yaml
+        ("nemo-rl", "grpo", False, ["policy.dtensor_cfg.lora_cfg.enabled", "policy.dtensor_cfg.lora_cfg.dim"]),
+        ("nemo-rl", "grpo", True, ["policy.megatron_cfg.peft.enabled", "policy.megatron_cfg.peft.dim"]),
+        ("nemo-rl", "dpo", True, []),
+        ("nemo-rl", "distillation", False, []),
+        ("verl", "grpo", False, ["actor_rollout_ref.model.lora_rank"]),
+        ("verl", "grpo", True, []),
+        ("verl", "sft", False, ["model.lora_rank"]),
+    ],
+)
+def test_adapters_have_the_keys_of_their_stack(
+    framework: str, algorithm: str, is_megatron: bool, keys: list[str]
+) -> None:
+    whole, adapted = (
+        settings_of(framework, described(algorithm, is_megatron=is_megatron, lora=rank)) for rank in (None, 32)
+    )
+    assert {key: value for key, value in adapted.items() if key not in whole} == {
+        key: "true" if key.endswith("enabled") else "32" for key in keys
+    }
 
 
 def test_preference_pairs_are_the_samples_of_nemo_rl() -> None:
