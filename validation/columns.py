@@ -40,3 +40,13 @@ class GroupErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 GROUP_COLUMNS = error_columns("median", "mape", "bias", "coverage_90", "sharpness_90")
 """Columns of the errors of `GroupErrors`."""
+
+
+class ScoredErrors(GroupErrors, frozen=True, kw_only=True):
+    """Errors of a group of measurements, with the quality of their intervals in one number."""
+
+    score: float  # mean interval score of the logarithm (`paleo_lite.calibration.accuracy.interval_scores`)
+
+
+SCORED_COLUMNS = [*GROUP_COLUMNS, Column("score", "interval\nscore", "{:.2f}".format)]
+"""Columns of the errors of `ScoredErrors`."""

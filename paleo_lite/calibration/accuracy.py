@@ -53,6 +53,17 @@ def sharpness(low: ArrayLike, high: ArrayLike) -> float:
     return float(np.median(np.asarray(high) / np.asarray(low)))
 
 
+def interval_scores(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> Floats:
+    """Return the interval score of the logarithm of each 90% interval, lower is better.
+
+    It is the width of the interval, plus 2 / (1 - 0.9) times the distance of the measurement from it (Gneiting and
+    Raftery 2007, JASA 102, equation 43).
+    """
+    measured, low, high = np.log(measured), np.log(low), np.log(high)
+    outside: Floats = np.maximum(low - measured, 0.0) + np.maximum(measured - high, 0.0)
+    return high - low + 20 * outside
+
+
 def mean_error(rows: Sequence[GroupAccuracy]) -> float:
     """Return the mean absolute relative error, in which each group has the same weight."""
     return sum(row.mape for row in rows) / len(rows)

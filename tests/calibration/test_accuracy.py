@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.accuracy import error_statistics, interval_accuracy, relative_errors, sharpness
+from paleo_lite.calibration.accuracy import (
+    error_statistics,
+    interval_accuracy,
+    interval_scores,
+    relative_errors,
+    sharpness,
+)
 
 
 def test_relative_errors_are_absolute_in_mean_and_median_but_not_in_their_bias() -> None:
@@ -34,3 +40,11 @@ def test_statistics_follow_from_the_deviation_of_the_logarithm() -> None:
     assert statistics["sharpness_90"] == pytest.approx(np.exp(2 * stats.t.ppf(0.95, 5) * 0.1), rel=1e-3)
     ties = np.array([1.1, 1.8, 4.0, 4.1])
     assert error_statistics(measured, ties, deviation)["rank_correlation"] == stats.spearmanr(measured, ties).statistic
+
+
+def test_interval_scores_are_widths_and_penalties() -> None:
+    """Gneiting and Raftery 2007, equation 43, of the logarithm with alpha = 0.1: 2 / alpha = 20."""
+    inside, below, above = interval_scores([2.0, 0.5, 8.0], 1.0, 4.0)
+    assert inside == pytest.approx(np.log(4))
+    assert below == pytest.approx(np.log(4) + 20 * np.log(2))
+    assert above == pytest.approx(np.log(4) + 20 * np.log(2))

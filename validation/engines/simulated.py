@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 
 import paleo_lite as pl
-from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
+from paleo_lite.calibration.accuracy import interval_accuracy, interval_scores, relative_errors
 from paleo_lite.engines.records.record import GREEDY, NUCLEUS
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.reporting.document import Column, Document, Table
 
-from ..columns import GROUP_COLUMNS, GroupErrors
+from ..columns import SCORED_COLUMNS, ScoredErrors
 from .servers import PublishedServer, published_servers
 
 STRIDE = 5
@@ -45,7 +45,7 @@ FIGURES: dict[str, tuple[Callable[[PublishedServer], float | None], Callable[[An
 """Published figure of a server, if it can be judged, and the simulation's, by name."""
 
 
-class SimulatedRow(GroupErrors, frozen=True, kw_only=True):
+class SimulatedRow(ScoredErrors, frozen=True, kw_only=True):
     """Errors of a figure over some servers."""
 
     figure: str  # figure that is judged
@@ -148,6 +148,7 @@ def _row(figure: str, group: str, pairs: Sequence[tuple[Any, Any]]) -> Simulated
         points=len(pairs),
         **relative_errors(value / measured - 1),
         **interval_accuracy(measured, low, high),
+        score=float(interval_scores(measured, low, high).mean()),
     )
 
 
@@ -159,7 +160,7 @@ def simulated_page(rows: Sequence[SimulatedRow]) -> Document:
             Column("figure", "figure", left=True),
             Column("group", "servers", left=True),
             Column("points", "points"),
-            *GROUP_COLUMNS,
+            *SCORED_COLUMNS,
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

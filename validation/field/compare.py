@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from click.testing import CliRunner
 
+from paleo_lite.calibration.accuracy import interval_scores
 from paleo_lite.cli import main as command_line
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.progress import report as report_progress
@@ -71,13 +72,9 @@ class FieldRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def score(self) -> float:
-        """Interval score of the logarithm, lower is better (Gneiting and Raftery 2007, JASA 102, equation 43).
-
-        It is the width of the interval, plus 2 / (1 - 0.9) times the distance of the measurement from it.
-        """
+        """Interval score of the logarithm, lower is better."""
         assert self.forecast is not None
-        low, high, measured = np.log([self.forecast.low, self.forecast.high, self.measured])
-        return float(high - low + 20 * (max(low - measured, 0) + max(measured - high, 0)))
+        return float(interval_scores(self.measured, self.forecast.low, self.forecast.high))
 
 
 Answer = Mapping[str, Any]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
+from paleo_lite.calibration.accuracy import interval_accuracy, interval_scores, relative_errors
 from paleo_lite.errors import PaleoError
 from paleo_lite.executor import run_tasks
 from paleo_lite.questions.serve_deployment import make_deployment
@@ -30,7 +30,7 @@ from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.timing.intervals import Z_90
 
-from ..columns import GROUP_COLUMNS, GroupErrors
+from ..columns import SCORED_COLUMNS, ScoredErrors
 from ..tables import rows_of
 from .recipes import PoolSize, Recipe, recipes
 
@@ -76,6 +76,11 @@ class MeasuredSplit(NamedTuple):
     candidates: tuple[Recipe, ...]
     is_published: bool  # whether the settings are; otherwise the numbers of replicas are assumed
 
+    @property
+    def users(self) -> int:
+        """Users, of whom all settings have the same number."""
+        return self.candidates[0].concurrency
+
 
 class SplitForecast(NamedTuple):
     """Times of a deployment: expected ones, and the ends of their 90% interval."""
@@ -84,7 +89,7 @@ class SplitForecast(NamedTuple):
     tpot_s: tuple[float, float, float]
 
 
-class SplitRow(GroupErrors, frozen=True, kw_only=True):
+class SplitRow(ScoredErrors, frozen=True, kw_only=True):
     """Errors of a figure over some rows."""
 
     figure: str
@@ -301,6 +306,7 @@ GROUPS: dict[str, Callable[[MeasuredSplit], str]] = {
     "engine": lambda row: row.engine,
     "device": lambda row: row.gpu,
     "precision": lambda row: row.precision,
+    "users": lambda row: "up to 128 users" if row.users <= 128 else "above 128 users",
 }
 """What the errors are grouped by."""
 
@@ -330,6 +336,7 @@ def _errors(figure: str, group: str, members: Sequence[tuple[MeasuredSplit, Spli
         points=len(members),
         **relative_errors(value / measured - 1),
         **interval_accuracy(measured, low, high),
+        score=float(interval_scores(measured, low, high).mean()),
     )
 
 
@@ -337,7 +344,7 @@ def split_page(rows: Sequence[SplitRow], refused: Sequence[str]) -> Document:
     """Return a page with the errors of split deployments."""
     columns = [
         Column("figure", "figure", left=True), Column("group", "deployments", left=True), Column("points", "points"),
-        *GROUP_COLUMNS,
+        *SCORED_COLUMNS,
     ]  # fmt: skip
     whole = [row for row in rows if row.group == "all"]
     text = ", ".join(f"{row.figure} {row.median:.1%} off, {row.coverage_90:.0%} inside" for row in whole)
