@@ -30,7 +30,7 @@ from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, LargestMicroBatch, TrainerTimes, time_trainer
-from ..reinforcement.weights import WeightTransfer, has_host_link, swap_s, transfer_weights
+from ..reinforcement.weights import WeightTransfer, has_host_link, summon_adapters, swap_s, transfer_weights
 from ..serving.cache import NoCacheRoom
 from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
@@ -107,6 +107,11 @@ def make_setup(question: Rl, devices: Devices) -> StepSetup:
         steps_off=question.steps_off,
         reward_s=settings_of(question.reward).get("seconds"),
     )
+
+
+def has_adapter_units(question: Rl) -> bool:
+    """Return whether FSDP shards every matrix of an adapter apart."""
+    return question.framework_rules.has_adapter_units and not question.uses_megatron
 
 
 def has_reference(question: Rl) -> bool:
@@ -281,8 +286,7 @@ def time_trainer_of(
     largest = LargestMicroBatch(jobs.longest, longest_size)
     if size * tokens.mean() > longest_size * longest_tokens(question):  # short samples may fill more of a micro-batch
         largest = LargestMicroBatch(jobs.mean, size)
-    has_units = framework.has_adapter_units and not question.uses_megatron
-    adapters = adapter_products(job.workload.trained_layers) if has_units else ()
+    adapters = adapter_products(job.workload.trained_layers) if has_adapter_units(question) else ()
     times = time_trainer(job, topology, parallel, batching, largest, constants, adapter_units=len(adapters))
     if framework.moves_moments:
         times = _with_moved_moments(times, question.updates_per_step, devices, constants)
@@ -406,6 +410,8 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
     usual = framework.transfer if devices.is_colocated else framework.transfer_apart
     path = settings_of(question.engine_settings).get("transfer", usual)
     adapters = () if framework.merges_adapters else adapter_products(job.workload.trained_layers)
+    if adapters and has_adapter_units(question) and devices.is_colocated:
+        return summon_adapters(network, adapters, constants)
     evidence = evidence_of(question.calibration)
     return transfer_weights(
         network,

@@ -81,7 +81,9 @@ def phase_times(setup: StepSetup, parts: Parts, constants: RlConstants) -> dict[
     """Return the seconds of each phase alone; phases that do not exist are left out."""
     trainer, critic = parts.trainer, parts.critic
     reference_s = trainer.forward_s if trainer.frozen_forward_s is None else trainer.frozen_forward_s
-    wake_s = constants.wake_s if setup.is_colocated else 0.0  # timers of frameworks have it in that of the weights
+    # Timers of frameworks have the waking of the engine in that of the weights.
+    wakes = setup.is_colocated and parts.transfer is not None and parts.transfer.wakes_engine
+    wake_s = constants.wake_s if wakes else 0.0
     times = {
         "generation": 0.0 if parts.rollouts is None else _generation_s(setup, parts.rollouts),
         "rewards": parts.reward_s if setup.reward_s is None else setup.reward_s,

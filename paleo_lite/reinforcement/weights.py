@@ -28,6 +28,7 @@ class WeightTransfer(NamedTuple):
     bytes: float  # that the busiest device receives or sends
     tensors: int
     bytes_per_s: float  # rate of the slowest link on the way
+    wakes_engine: bool = True  # whether an engine on the same devices gets new weights, for which it wakes anew
 
 
 def count_tensors(layers: Iterable[Layer]) -> int:
@@ -61,6 +62,30 @@ def transfer_weights(
     if number_bytes < 2:
         tensor_s += constants.converted_s
     return WeightTransfer(constants.handover_s + seconds + tensors * tensor_s, received_bytes, tensors, rate)
+
+
+UNIT_PASSES_OF_SUMMONING = 2
+"""Forward passes whose time the host takes to gather an adapter, read it and free it again."""
+
+MASTER_BYTES = 4
+"""Bytes of a number of the weights of a trainer in fp32."""
+
+
+def summon_adapters(network: Network, adapters: Sequence[Layer], constants: RlConstants) -> WeightTransfer:
+    """Return how adapters that are units of FSDP reach an engine on the same devices, which keeps the other weights.
+
+    verl gathers whole blocks, of which it takes the adapters (`layered_summon_lora_params`, verl/utils/fsdp_utils.py).
+    """
+    summoned_s = MASTER_BYTES * network.parameters / constants.summoned_bytes_per_s
+    units_s = UNIT_PASSES_OF_SUMMONING * constants.unit_s * len(adapters)
+    sent_bytes = MASTER_BYTES * float(sum(layer.parameters for layer in adapters))
+    return WeightTransfer(
+        constants.handover_s + summoned_s + units_s,
+        sent_bytes,
+        count_tensors(adapters),
+        constants.summoned_bytes_per_s,
+        wakes_engine=False,
+    )
 
 
 def _transfer_rate(topology: Topology, path: str, constants: RlConstants) -> float:

@@ -51,6 +51,24 @@ def test_phases_in_turns_add_up() -> None:
     assert step.bounded_by == PHASES["generation"]
 
 
+def test_an_engine_that_keeps_its_weights_does_not_wake() -> None:
+    setup = StepSetup(
+        ALGORITHMS["grpo"],
+        FRAMEWORKS["verl"],
+        16,
+        has_reference=False,
+        has_old_log_probs=True,
+        is_colocated=True,
+        steps_off=0,
+    )
+    times = []
+    for wakes in (True, False):
+        transfer = WeightTransfer(5.0, 1e9, 100, 1e9, wakes_engine=wakes)
+        step = compose(setup, Parts(ROLLOUTS, TRAINER, None, 0.0, transfer, 4.0), rl_constants())
+        times.append(step.phases["transfer"])
+    assert times == [pytest.approx(5 + rl_constants().wake_s), 5]
+
+
 def test_a_critic_is_updated_and_asked_for_values() -> None:
     grpo, ppo = step_of("grpo"), step_of("ppo")
     assert ppo.time_s - grpo.time_s == pytest.approx(40)

@@ -37,8 +37,8 @@ SOURCE = "source"
 ALL = "all sources but the summaries"
 """Whose measurements the phases are judged by."""
 
-PASSES = ("old_log_probs", "update")
-"""Phases of the trainer whose constants are judged with networks held out, too."""
+BY_NETWORK = ("old_log_probs", "update", "transfer")
+"""Phases whose constants are judged with networks held out, too."""
 
 NEAR = 1.5
 """Factor within which a forecast of a part counts as near."""
@@ -101,9 +101,8 @@ def validate_rl(data: Path) -> RlValidation:
         of_framework = [case for case in judged if case.row.framework == framework]
         errors = phase_errors("transfer", of_framework, source=framework)
         rows += [] if errors is None else [errors]
-    passes = [row for row in others if row.part != TRANSFER]
-    judged = _judge(passes, measured, parts, lambda row: row.network, [])
-    rows += [errors for phase in PASSES if (errors := phase_errors(phase, judged, held_out="network")) is not None]
+    judged = _judge(others, measured, parts, lambda row: row.network, [])
+    rows += [errors for phase in BY_NETWORK if (errors := phase_errors(phase, judged, held_out="network")) is not None]
     return RlValidation(rows, _reasons(refused))
 
 
