@@ -408,16 +408,16 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
     """Return the way of the weights, or of the adapters where they alone are trained and are not merged."""
     framework, network = question.framework_rules, job.workload.network
     usual = framework.transfer if devices.is_colocated else framework.transfer_apart
-    path = settings_of(question.engine_settings).get("transfer", usual)
+    asked = settings_of(question.engine_settings).get("transfer")
     adapters = () if framework.merges_adapters else adapter_products(job.workload.trained_layers)
-    if adapters and has_adapter_units(question) and devices.is_colocated:
+    if adapters and has_adapter_units(question) and devices.is_colocated and asked is None:
         return summon_adapters(network, adapters, constants)
     evidence = evidence_of(question.calibration)
     return transfer_weights(
         network,
         question.used_rollout_precision,
         learned_topology(devices.topology, devices.device, evidence, TRAINING),
-        path,
+        asked or usual,
         question.rollout_tensor,
         constants,
         senders=devices.trainer,
