@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 def train_tensor_parallel(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
     """Predict a step of tensor parallelism: pairs of column-parallel and row-parallel layers (Megatron-LM).
 
-    All devices work on the global batch. Sharded layers take 1 / n of their time, all other layers their full time on
-    every device. Each pair costs two all-reduces of activations, which nothing hides. Raise BadValue if the network has
-    no such pair.
+    All devices work on the global batch, each on its share of the layers that can be split and on all others, whose
+    kernels its host launches. Each pair costs two all-reduces of activations, which nothing hides. Raise BadValue if
+    the network has no such pair.
     """
-    workers, layers = topology.workers, job.workload.layers
-    step = job.device_step(batch_size)
+    workers = topology.workers
+    whole = job.device_step(batch_size)
     if workers == 1:
-        return step
+        return whole
     sharded_layers, bytes_per_sample = job.cached_across_models(_sharded_layers)
     if not len(sharded_layers):
         network = job.workload.network
@@ -57,23 +57,20 @@ def train_tensor_parallel(job: Job, topology: Topology, batch_size: Any, setting
         if network.rebuild is not None:
             remedy = "use `--tensor` without `--strategy`, which shards the blocks of the network"
         raise BadValue(f"{network.name} has no column-parallel and row-parallel pair of layers: {remedy}")
-    shares = np.ones(len(layers))
-    shares[sharded_layers] = 1 / workers
+    shared = job.cached(_job_of_group, workers).with_compute_scale(job.compute_scale)
+    step = shared.device_step(batch_size)
     communication_s, collective = _choose_all_reduce(
         topology, bytes_per_sample, BatchSizes.of(batch_size), settings.collective
     )
-    compute_s = step.time_of_layer_shares(shares) * (1 + settings.slowdown)
-    work = job.workload.work
-    parameter_share = float(layer_shares(work.parameters) @ shares)
-    activation_share = float(layer_shares(work.activations_per_sample) @ shares)
+    compute_s = step.compute_s * (1 + settings.slowdown)
     return Step(
         compute_s=compute_s,
         communication_s=communication_s,
         exposed_s=communication_s,
-        update_s=step.update_s * parameter_share,
-        memory_bytes=job.device_memory(batch_size).sharded_bytes(parameter_share, activation_share),
+        update_s=step.update_s,
+        memory_bytes=step.memory_bytes,
         collective=collective,
-        overheads_s={"replicated layers": compute_s - (step.compute_s / workers)},
+        overheads_s={"replicated layers and launches": compute_s - whole.compute_s / workers},
     )
 
 

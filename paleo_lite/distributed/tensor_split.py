@@ -176,15 +176,26 @@ def _channel_axis(layer: Layer) -> int:
     return len(layer.outputs[0]) - (3 if layer.kind == "conv2d" else 1)
 
 
+_FUSED = 3
+"""Queries, keys and values that one product projects to."""
+
+
 def _followed(shape: tuple[int, ...], axis: int, other: tuple[int, ...]) -> int:
     """Return the axis of another shape of the same or a following tensor that an axis became.
 
     It keeps its place where its size is there, as in sums; else it goes where its size is, as in permutations; else it
-    is split or joined at its place, as in those of heads.
+    is split or joined, behind as many elements as before, as in those of heads. Queries, keys and values of one product
+    are split first, and a shard is one of each of them.
     """
     if axis < len(other) and other[axis] == shape[axis]:
         return axis
-    return other.index(shape[axis]) if shape[axis] in other else min(axis, len(other) - 1)
+    if shape[axis] in other:
+        return other.index(shape[axis])
+    before = prod(shape[:axis])
+    places = [place for place, size in enumerate(other) if size > 1 and prod(other[:place]) == before]
+    place = places[0] if places else min(axis, len(other) - 1)
+    is_fused = other[place] == _FUSED and place + 1 < len(other)
+    return place + 1 if is_fused else place
 
 
 def _share(shape: tuple[int, ...], axis: int, devices: int, layer: Layer) -> tuple[int, ...]:

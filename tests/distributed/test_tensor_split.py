@@ -10,6 +10,7 @@ from math import prod
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import Network
 from paleo_lite.architectures.pipelines.sampling import denoiser_network, find_pipeline
 from paleo_lite.distributed.tensor_split import find_tensor_split, shard_layers
@@ -117,3 +118,24 @@ def test_micro_batches_of_a_group_are_those_of_its_devices() -> None:
 def test_impossible_groups_get_a_sentence(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.train(**{**ASKED, **changes})
+
+
+def test_queries_keys_and_values_of_one_product_are_each_split_by_heads() -> None:
+    """ViT-B/16 has 12 blocks of 12 heads, with products of 768 x 2304, 768 x 768 and two of 768 x 3072."""
+    layers = find_network("vit_b_16").layers
+    four = shard_layers(layers, 4)
+    whole, own = (sum(layer.parameters for layer in some) for some in (layers, four))
+    matrices = 12 * (2304 + 768 + 2 * 3072) * 768
+    assert whole - own == pytest.approx(matrices * 3 / 4, rel=0.001)
+    attention = {layer.inputs[0] for layer in four if layer.kind == "attention"}
+    assert attention == {(1, 3, 197, 64)}
+    with pytest.raises(BadValue, match="must divide the 12 channels or heads"):
+        shard_layers(layers, 8)
+
+
+@pytest.mark.parametrize("network", ["bert-base", "vit_b_16"])
+def test_devices_that_share_layers_launch_all_kernels(network: str) -> None:
+    """One sample keeps no device busy: the host is what a step waits for, and devices that share it are no faster."""
+    alone = pl.train(network, gpu="h100-sxm", batch_size=2)
+    shared = pl.train(network, gpu="h100-sxm", workers=2, strategy="tensor", global_batch_size=2).rows[0]
+    assert shared.time_s > 0.9 * alone.time_s and shared.efficiency < 0.6
