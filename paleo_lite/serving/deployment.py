@@ -284,7 +284,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         longest = int((traffic.input_tokens + traffic.output_tokens).max())
         engine = self.replica_engine(int(traffic.input_tokens.max()))
         engine = msgspec.structs.replace(engine, max_sequences=sequences)
-        drafted = max(self.options.speculation.draft_length, drafted) + 1
+        drafted = max(self.options.speculation.most_tokens, 2 * drafted)  # as where a pass gives all drafted tokens
         # A whole prompt may be longer than an iteration's tokens; a preempted request is computed up to its answer.
         new_tokens = max(engine.max_batched_tokens, longest) + sequences * drafted
         tables = tabulate(
@@ -303,7 +303,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         elif self.draft_timer is not None:
             draft_tables = tabulate(
                 self.draft_timer,
-                max_new_tokens=sequences,
+                max_new_tokens=sequences * drafted,
                 max_sequences=sequences,
                 max_prompt=1,
                 max_context=longest,

@@ -130,13 +130,13 @@ def activity_of(deployment: Deployment, served: Served) -> Activity:
         sequences, context = served.sequences, served.context
         drafted = speculation.draft_length + 1
         decoding = timer.decode_activity(sequences, context, drafted)
-        if speculation.heads:
-            block = timer.decode_activity(sequences, context)
-            share = speculation.draft_passes / deployment.on_device.workload.network.blocks
-            decoding = decoding.plus(block.times(share))
-        elif deployment.draft_timer is not None:
-            drafting = deployment.draft_timer.decode_activity(sequences, context)
-            decoding = decoding.plus(drafting.times(speculation.draft_passes))
+        for number, tokens, _ in speculation.draft_passes:
+            if speculation.heads:
+                block = timer.decode_activity(sequences, context, tokens)
+                decoding = decoding.plus(block.times(number / deployment.on_device.workload.network.blocks))
+            elif deployment.draft_timer is not None:
+                drafting = deployment.draft_timer.decode_activity(sequences, context, tokens)
+                decoding = decoding.plus(drafting.times(number))
         total = decoding.times(served.iterations)
     if served.prompt_tokens >= 1:
         reading = timer.prompt_activity(served.prompt_tokens, served.cached_tokens)

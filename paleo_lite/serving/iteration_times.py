@@ -89,17 +89,22 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
     # they are not.
     with_prompts: IterationTimes | None = None
 
-    def iteration_s(self, scheduled: ScheduledTokens, tokens_per_sequence: int = 1) -> float:
+    def iteration_s(
+        self,
+        scheduled: ScheduledTokens,
+        tokens_per_sequence: int = 1,
+        sampled_per_sequence: int = 0,  # 0: all of them
+    ) -> float:
         """Return the time of an iteration; with speculative decoding a sequence has more than one new token."""
         sequences, cached_tokens, chunks, completed, ranks = scheduled
         if chunks and self.with_prompts is not None:
-            return self.with_prompts.iteration_s(scheduled, tokens_per_sequence)
+            return self.with_prompts.iteration_s(scheduled, tokens_per_sequence, sampled_per_sequence)
         prompt_tokens, attention_s = 0, 0.0
         for start, end in chunks:
             attention_s += self.chunk_s(start, end)
             prompt_tokens += end - start
         decoded = sequences * tokens_per_sequence
-        sampled = decoded + completed or 1
+        sampled = sequences * (sampled_per_sequence or tokens_per_sequence) + completed or 1
         if self.attention_data == 1:
             time_s = self.decode_s(sequences, cached_tokens, decoded + prompt_tokens, sampled)
             if self.experts_s:

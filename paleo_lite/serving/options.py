@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,6 +11,14 @@ from ..errors import BadValue
 from ..units import check_integer
 from .drafts import HEADS
 from .iteration_times import IterationTimes
+
+
+class DraftPass(NamedTuple):
+    """Passes of what drafts that are alike."""
+
+    times: int  # number of such passes
+    tokens: int  # that are computed of each sequence
+    sampled: int  # of which tokens are sampled
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -44,9 +53,24 @@ class Speculation(msgspec.Struct, frozen=True):
             )
 
     @property
-    def draft_passes(self) -> int:
-        """Passes of what drafts in an iteration."""
-        return 1 if self.drafts_at_once else self.draft_length
+    def draft_passes(self) -> tuple[DraftPass, ...]:
+        """Passes of what drafts in an iteration.
+
+        The first one computes all tokens that were verified, of which some may be rejected; where it gives all drafted
+        tokens, also a place for each further one. (vLLM, ``vllm/v1/spec_decode/llm_base_proposer.py``.)
+        """
+        length = self.draft_length
+        if not length:
+            return ()
+        if self.drafts_at_once:
+            return (DraftPass(1, (length + 1) + (length - 1), length),)
+        first = DraftPass(1, length + 1, 1)
+        return (first, DraftPass(length - 1, 1, 1)) if length > 1 else (first,)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of a sequence that an iteration, or a pass of what drafts, computes at most."""
+        return 2 * self.draft_length if self.drafts_at_once else self.draft_length + 1
 
     @property
     def tokens_per_iteration(self) -> float:

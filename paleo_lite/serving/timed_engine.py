@@ -22,7 +22,8 @@ def undivided_iteration_s(
     time_s += times.iteration_s(scheduled, speculation.draft_length + 1)
     if speculation.draft is not None and scheduled.decoding:
         drafted = ScheduledTokens(scheduled.decoding, scheduled.cached_tokens)
-        time_s += speculation.draft_passes * speculation.draft.iteration_s(drafted)
+        for number, tokens, sampled in speculation.draft_passes:
+            time_s += number * (speculation.draft.iteration_s(drafted, tokens, sampled) + engine.draft_pass_s)
     return time_s
 
 
@@ -74,19 +75,34 @@ class TimedEngine(NamedTuple):
         network_s = _time_decoding(times, speculation.draft_length + 1, engine.overhead_s, engine.sequence_overhead_s)
         if speculation.draft is None:
             return network_s
-        draft_s, passes = _time_decoding(speculation.draft), speculation.draft_passes
-        return lambda sequences, cached_tokens: (
-            network_s(sequences, cached_tokens) + passes * draft_s(sequences, cached_tokens)
-        )
+        passes = [
+            (number, _time_decoding(speculation.draft, tokens, engine.draft_pass_s, sampled_per_sequence=sampled))
+            for number, tokens, sampled in speculation.draft_passes
+        ]
+
+        def drafting_s(sequences: int, cached_tokens: float) -> float:
+            """Return the time of an iteration with its drafts."""
+            time_s = network_s(sequences, cached_tokens)
+            for number, pass_s in passes:
+                time_s += number * pass_s(sequences, cached_tokens)
+            return time_s
+
+        return drafting_s
 
 
 def _time_decoding(
-    times: IterationTimes, tokens_per_sequence: int = 1, host_s: float = 0.0, sequence_host_s: float = 0.0
+    times: IterationTimes,
+    tokens_per_sequence: int = 1,
+    host_s: float = 0.0,
+    sequence_host_s: float = 0.0,
+    *,
+    sampled_per_sequence: int = 0,  # 0: all tokens
 ) -> Callable[[int, float], float]:
     """Return a function that gives the time of an iteration without prompts, with the host."""
     token_s, head_s, experts_s = times.token_s, times.head_s, times.experts_s
     contexts, attention_s, groups = times.contexts, times.decode_attention_s, times.attention_data
     last = len(contexts) - 2
+    sampled_per_sequence = sampled_per_sequence or tokens_per_sequence
 
     def decoding_s(sequences: int, cached_tokens: float) -> float:
         """Return the time of an iteration."""
@@ -94,7 +110,7 @@ def _time_decoding(
         context = cached_tokens / sequences
         index = bisect_right(contexts, context) - 1
         row = attention_s[own_sequences]
-        time_s = token_s[own_sequences * tokens_per_sequence] + head_s[-(-tokens // groups)]
+        time_s = token_s[own_sequences * tokens_per_sequence] + head_s[-(-sequences * sampled_per_sequence // groups)]
         if index < 0:
             time_s += row[0]
         else:

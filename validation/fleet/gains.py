@@ -1,8 +1,9 @@
 """Published gains of fleets by routers, tiers of the cache, split pools and drafts, beside their forecasts.
 
 ``python -m validation fleet``. A gain is a figure with a change of the deployment over the same without it. Both are
-measured by one source, so that what its servers have in common cancels. Nothing is fitted to these rows. Where a
-benchmark sends requests at several rates, one after the other, the last one is compared, which begins with warm caches.
+measured by one source, so that what its servers have in common cancels. Nothing is fitted to these rows but
+`Server.draft_pass_s`, to those of EAGLE-3. Where a benchmark sends requests at several rates, one after the other, the
+last one is compared, which begins with warm caches.
 """
 
 from __future__ import annotations

@@ -288,6 +288,7 @@ class Server(Engine, frozen=True, kw_only=True):
     overhead_s: float
     overhead_range_s: tuple[float, float]
     sequence_overhead_s: float = 0.0
+    draft_pass_s: float = 0.0  # of each pass of what drafts, where it is no part of the captured graphs
     # The same where no graphs are recorded, beside the latter: engines that process outputs while a graph runs wait for
     # this work between launches.
     eager_sequence_s: float = 0.0
@@ -344,7 +345,12 @@ class Server(Engine, frozen=True, kw_only=True):
         end_s = self.overhead_range_s[0 if end == "low" else 1]
         overhead_s = self.overhead_s * (end_s / self.overhead_s) ** width if self.overhead_s else end_s
         factor = SEQUENCE_FACTOR ** (-width if end == "low" else width)
-        return structs.replace(self, overhead_s=overhead_s, sequence_overhead_s=self.sequence_overhead_s * factor)
+        return structs.replace(
+            self,
+            overhead_s=overhead_s,
+            sequence_overhead_s=self.sequence_overhead_s * factor,
+            draft_pass_s=self.draft_pass_s * factor,
+        )
 
     def describe(self, ranks: int = 1) -> str:
         """Return the limits as text: ``versions 0.8 and later, 8,192 tokens and 1,024 sequences per iteration``."""

@@ -181,6 +181,10 @@ VLLM = Server(
     mixes_phases=True,
     reserved_output=0.0,
     overhead_s=1.0e-3,
+    # What drafts has piecewise graphs only, and metadata of attention for each pass (`initialize_cudagraph_keys` and
+    # `propose` in vllm/v1/spec_decode/llm_base_proposer.py). EAGLE-3 of gpt-oss-20b on a B200 takes 0.18 to 0.30 ms per
+    # pass longer than its kernels with 1 to 32 users (vLLM's blog); P-EAGLE 0.22 ms with one user.
+    draft_pass_s=250e-6,
     overhead_range_s=(0.3e-3, 4e-3),
     # The limits of top-p are found in 0.70 and 1.38 ms for 512 and 1,024 sequences of 32,768 logits, and in half the
     # time with top-k as well (https://github.com/vllm-project/vllm/pull/33538).
