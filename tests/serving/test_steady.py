@@ -15,7 +15,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.lengths import Lengths
-from paleo_lite.serving.notes import front_end_notes, unsteady_notes
+from paleo_lite.serving.notes import front_end_notes, queue_notes, unsteady_notes
 from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.serving.steady import MeasuredSpan, steady_span, whole_span, work_in
 
@@ -70,6 +70,23 @@ def test_a_run_near_saturation_says_how_many_requests_its_long_run_has() -> None
         assert unsteady_notes(prepared, recorded, saturation_per_s)[0].endswith(
             "latencies: the trace is too short for the long run"
         )
+
+
+def test_a_queue_before_one_replica_alone_is_named() -> None:
+    """44.7 s before one of eight replicas are 5.6 of the 9.5 s of a mean first token; queues before all are a load."""
+
+    def replicas(*waits_s: float) -> list[Any]:
+        """Return what happened to two requests of each replica, which wait so long in the mean."""
+        return [
+            SimpleNamespace(arrival_s=np.array([1.0, 2.0]), admitted_s=np.array([1.0, 2.0 + 2 * wait_s]))
+            for wait_s in waits_s
+        ]
+
+    (note,) = queue_notes(replicas(0.4, 0.3, 44.7, 3.3, 0.9, 0.4, 3.0, 5.0), 9.5)
+    assert note.startswith("before one of 8 replicas requests wait 44.7 s in the mean, before the others 0.3 to 5 s")
+    assert queue_notes(replicas(12.5, 12.0, 11.9, 12.6, 5.7), 11.9) == []
+    assert queue_notes(replicas(0.01, 0.01, 0.2, 0.01), 9.5) == []  # 0.05 s in the mean of all
+    assert queue_notes(replicas(0.3, 44.7), 22.0) == []  # which of two is the other one?
 
 
 def test_users_of_a_closed_loop_are_told_what_they_wait_for_in_front_of_the_engine() -> None:
