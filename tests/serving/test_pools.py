@@ -17,7 +17,9 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.serving import serving_page
+from paleo_lite.serving import pools
 from paleo_lite.serving.deployment import LEVELS, Deployment
+from paleo_lite.serving.fleet import Fleet
 from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pools import run_pool
@@ -42,6 +44,22 @@ def test_every_request_is_answered_in_order(split: Deployment, loop: dict[str, A
         assert (outcome.arrival_s <= outcome.admitted_s).all()
         assert (outcome.admitted_s < outcome.first_token_s).all()
         assert (outcome.first_token_s <= outcome.finish_s).all()
+
+
+@pytest.mark.parametrize("loop", [{"rate_per_s": 20.0}, {"concurrency": 8}])
+def test_iterations_that_are_taken_at_once_end_where_a_request_may_come(
+    split: Deployment, loop: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a replica that decodes alone are taken in one step: the answers are those of one at a time."""
+    traffic = generate_traffic(Lengths(1000), Lengths(100), count=60, **loop)
+    prepared = split.prepare(traffic)
+    monkeypatch.setattr(pools, "keep", lambda traffic, times, conditions, run: run())
+    at_once = prepared.simulate(traffic)
+    monkeypatch.setattr(Fleet, "_limit_s", lambda *_: 0.0)
+    singly = prepared.simulate(traffic)
+    for one, other in zip(at_once.outcomes, singly.outcomes, strict=True):
+        for name in ("admitted_s", "first_token_s", "finish_s"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4), name
 
 
 def test_a_closed_loop_never_has_more_requests_than_users(split: Deployment) -> None:
