@@ -150,6 +150,10 @@ class Job:
             micro_batches=workload.options.accumulation,
         )
 
+    def activity_alone(self, samples: int) -> tuple[Activity, float]:
+        """Return what a device does in a step of its own, and the seconds of the step."""
+        return self.cached(_activity_alone, samples)
+
     def device_memory(self, batch_size: Any, zero_stage: int = 0, shards: int = 1) -> Memory:
         """Return the peak memory of one device.
 
@@ -298,3 +302,9 @@ def as_scalar(seconds: Any) -> Any:
     if np.ndim(seconds):
         return seconds
     return float(seconds)
+
+
+def _activity_alone(job: Job, samples: int) -> tuple[Activity, float]:
+    """Return what a device does in a step of its own, and the seconds of the step."""
+    prediction = predict(job.workload.with_changes(batch_size=samples), job.machine, job.model)
+    return prediction.activity, prediction.time_s

@@ -17,6 +17,7 @@ import numpy as np
 from ..counting import Layer
 from ..counting.kinds import is_convolution, is_linear
 from ..errors import BadValue
+from ..timing.activity import Activity
 from .collectives import (
     choose_all_reduce,
     choose_reduce_scatter,
@@ -50,17 +51,17 @@ def train_tensor_parallel(job: Job, topology: Topology, batch_size: Any, setting
     whole = job.device_step(batch_size)
     if workers == 1:
         return whole
-    sharded_layers, bytes_per_sample = job.cached_across_models(_sharded_layers)
-    if not len(sharded_layers):
+    forward, backward = job.cached_across_models(_exchanged_bytes)
+    if not forward.size:
         network = job.workload.network
         remedy = "use another strategy"
         if network.rebuild is not None:
             remedy = "use `--tensor` without `--strategy`, which shards the blocks of the network"
         raise BadValue(f"{network.name} has no column-parallel and row-parallel pair of layers: {remedy}")
     shared = job.cached(_job_of_group, workers).with_compute_scale(job.compute_scale)
-    step = shared.device_step(batch_size)
+    step = _step_of_rank(shared, batch_size)
     communication_s, collective = _choose_all_reduce(
-        topology, bytes_per_sample, BatchSizes.of(batch_size), settings.collective
+        topology, (*forward, *backward), BatchSizes.of(batch_size), settings.collective
     )
     compute_s = step.compute_s * (1 + settings.slowdown)
     return Step(
@@ -71,15 +72,41 @@ def train_tensor_parallel(job: Job, topology: Topology, batch_size: Any, setting
         memory_bytes=step.memory_bytes,
         collective=collective,
         overheads_s={"replicated layers and launches": compute_s - whole.compute_s / workers},
+        activity=_activity_of_rank(shared, batch_size, compute_s + communication_s + step.update_s, communication_s),
     )
 
 
-def _sharded_layers(job: Job) -> tuple[list[int], tuple[float, ...]]:
-    """Return the indices of the sharded layers, and the bytes per sample of each all-reduce."""
-    layers = job.workload.layers
-    split = find_tensor_split(layers)
-    elements = (*split.forward_elements(layers), *split.backward_elements(layers))
-    return list(split.sharded), tuple(float(number * job.element_bytes) for number in elements)
+class _RankStep(NamedTuple):
+    """Passes and update of one of several tensor-parallel devices, and its memory; arrays over batch sizes."""
+
+    compute_s: Any
+    update_s: Any
+    memory_bytes: Any
+
+
+def _step_of_rank(shared: Job, batch_size: Any) -> _RankStep:
+    """Return the step of one of several tensor-parallel devices, by itself."""
+    sizes = np.atleast_1d(batch_size).tolist()
+    steps = [shared.device_step(size) for size in sizes]
+    fields = [[getattr(step, name) for step in steps] for name in _RankStep._fields]
+    return _RankStep(*(np.array(values) if np.ndim(batch_size) else values[0] for values in fields))
+
+
+def _activity_of_rank(shared: Job, samples: Any, time_s: Any, exchanging_s: Any) -> Activity | None:
+    """Return what one of several tensor-parallel devices does in a step; None for an array of batch sizes."""
+    if np.ndim(samples):
+        return None
+    activity, alone_s = shared.activity_alone(samples)
+    return activity.in_larger_step(alone_s, time_s, exchanging_s)
+
+
+def check_tensor_groups(topology: Topology, devices: int) -> None:
+    """Raise BadValue unless groups of tensor-parallel devices divide those of a topology, and each is in a node."""
+    if devices > 1 and (devices > topology.devices_per_node or topology.workers % devices):
+        raise BadValue(
+            f"`--tensor {devices}` must divide the number of workers, {topology.workers:,}, and be at most the number "
+            f"of devices of a node, {topology.devices_per_node}"
+        )
 
 
 def train_in_tensor_groups(
@@ -91,15 +118,12 @@ def train_in_tensor_groups(
 ) -> Step:
     """Predict a step of a data-parallel strategy whose ranks are groups of tensor-parallel devices (Megatron-LM).
 
+    The devices of a group must divide those of the topology (`check_tensor_groups`).
+
     Each device has its share of the layers that can be split, and all others whole. Nothing hides the all-reduces of
     activations and their gradients, which groups of one node compute.
     """
     devices, workers = settings.tensor, topology.workers
-    if devices > topology.devices_per_node or workers % devices:
-        raise BadValue(
-            f"`--tensor {devices}` must divide the number of workers, and be at most the {topology.devices_per_node} "
-            f"devices of a node (got {workers} workers)"
-        )
     shared = job.cached(_job_of_group, devices).with_compute_scale(job.compute_scale)
     ranks = subgroup_topology(topology, devices, workers // devices)
     step = run(shared, ranks, batch_size, settings)
@@ -117,12 +141,13 @@ def train_in_tensor_groups(
         f"{devices} devices share the layers of a replica: each has {own / whole:.0%} of the parameters, as layers "
         "that need whole tensors are on all of them"
     )
+    exposed_s = step.exposed_s + exchange_s
     return msgspec.structs.replace(
         step,
         notes=(*step.notes, note),
         communication_s=step.communication_s + exchange_s,
-        exposed_s=step.exposed_s + exchange_s,
-        collective=f"tensor {devices}, {step.collective}" if step.collective else f"tensor {devices}",
+        exposed_s=exposed_s,
+        activity=_activity_of_rank(shared, batch_size // ranks.workers, step.time_s + exchange_s, exposed_s),
     )
 
 

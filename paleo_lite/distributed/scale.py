@@ -18,13 +18,12 @@ from ..timing.causes import EXCHANGES
 from ..timing.energy import Power, power_of
 from ..timing.memory import usable_bytes
 from ..timing.optimizers import OPTIMIZERS, resident_optimizer
-from ..timing.predicting import predict
 from ..timing.training import recomputed_fraction
 from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import Job, Step, as_scalar
 from .links import Topology
-from .model_parallel import train_in_tensor_groups
+from .model_parallel import check_tensor_groups, train_in_tensor_groups
 from .settings import InputSettings, ScaledBatch, Settings
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow
@@ -81,6 +80,7 @@ def scale(
     rows = []
     for number in workers:
         machines = topology.with_workers(number)
+        check_tensor_groups(machines, settings.tensor)
         global_batch = batch.of_all(number)
         step = single_worker_step
         if number > 1:
@@ -145,14 +145,8 @@ def _activity(job: Job, step: Step, samples: int) -> Activity:
     """Return the activity of one device in a step: that of a single-device step with its share of the batch."""
     if step.activity is not None:
         return step.activity
-    activity, time_s = job.cached(_activity_alone, max(samples, 1))
+    activity, time_s = job.activity_alone(max(samples, 1))
     return activity.in_larger_step(time_s, step.time_s, step.exposed_s, step.input_s)
-
-
-def _activity_alone(job: Job, samples: int) -> tuple[Activity, float]:
-    """Return what a device does in a step of its own, and the seconds of the step."""
-    prediction = predict(job.workload.with_changes(batch_size=samples), job.machine, job.model)
-    return prediction.activity, prediction.time_s
 
 
 def _relative_clock(job: Job) -> float:

@@ -24,6 +24,7 @@ class TensorSplit(NamedTuple):
     columns: tuple[int, ...]  # indices of column-parallel layers
     rows: tuple[int, ...]  # indices of row-parallel layers
     between: tuple[int, ...]  # indices of the other layers that work on a shard
+    axes: dict[int, int]  # sharded axis of the output of each layer but the row-parallel ones, by its index
 
     @property
     def sharded(self) -> tuple[int, ...]:
@@ -57,6 +58,7 @@ def find_tensor_split(layers: Sequence[Layer]) -> TensorSplit:
 def _propagate(layers: Sequence[Layer], replicated: set[int]) -> tuple[TensorSplit, set[int]]:
     """Return the split with some products replicated, and the products whose shards reach what cannot use them."""
     origins: dict[int, frozenset[int]] = {}  # column-parallel layers that the shard of a layer's output comes from
+    axes: dict[int, int] = {}
     columns: list[int] = []
     rows: list[int] = []
     between: list[int] = []
@@ -68,22 +70,24 @@ def _propagate(layers: Sequence[Layer], replicated: set[int]) -> tuple[TensorSpl
         if not shards:
             if _is_shardable(layer) and index not in replicated:
                 columns.append(index)
-                origins[index] = frozenset((index,))
+                origins[index], axes[index] = frozenset((index,)), _channel_axis(layer)
                 unread.add(index)
             continue
         if _is_shardable(layer):
             rows.append(index)
             continue
         together = frozenset().union(*shards)
-        if not _works_on_shards(layer, [parent in origins for parent in layer.parents]):
+        sharded_parent = next(parent for parent in layer.parents if parent in origins)
+        axis = _followed(layers[sharded_parent].outputs[0], axes[sharded_parent], layer.outputs[0])
+        if axis is None or not _works_on_shards(layer, [parent in origins for parent in layer.parents]):
             conflicting |= together
             continue
         between.append(index)
-        origins[index] = together
+        origins[index], axes[index] = together, axis
         unread.add(index)
     for index in unread:
         conflicting |= origins[index]
-    return TensorSplit(tuple(columns), tuple(rows), tuple(between)), conflicting
+    return TensorSplit(tuple(columns), tuple(rows), tuple(between), axes), conflicting
 
 
 def _is_shardable(layer: Layer) -> bool:
@@ -137,15 +141,12 @@ def shard_layers(layers: Sequence[Layer], devices: int) -> tuple[Layer, ...]:
     split = find_tensor_split(layers)
     if not split.rows:
         raise BadValue("the network has no column-parallel and row-parallel layers for `--tensor`")
-    axes: dict[int, int] = {}  # sharded axis of the first output of a layer
-    sharded = list(layers)
+    sharded, axes = list(layers), split.axes
     columns, rows = set(split.columns), set(split.rows)
     for index in split.sharded:
         layer = layers[index]
         inputs = tuple(
-            _share(shape, _followed(layers[parent].outputs[0], axes[parent], shape), devices, layer)
-            if parent in axes
-            else shape
+            _share(shape, _axis_of(shape, layers[parent], axes[parent]), devices, layer) if parent in axes else shape
             for shape, parent in zip(layer.inputs, layer.parents)
         )
         changes: dict[str, Any] = {"inputs": (*inputs, *layer.inputs[len(inputs) :])}
@@ -154,21 +155,17 @@ def shard_layers(layers: Sequence[Layer], devices: int) -> tuple[Layer, ...]:
             parameters = sum(prod(shape) for shape in weights) if layer.parameters else 0
             changes |= {"weights": weights, "parameters": parameters}
         if index not in rows:
-            axes[index] = _output_axis(layer, layers, axes)
             changes["outputs"] = tuple(
-                _share(shape, _followed(layer.outputs[0], axes[index], shape), devices, layer)
-                for shape in layer.outputs
+                _share(shape, _axis_of(shape, layer, axes[index]), devices, layer) for shape in layer.outputs
             )
         sharded[index] = layer._replace(**changes)
     return tuple(sharded)
 
 
-def _output_axis(layer: Layer, layers: Sequence[Layer], axes: dict[int, int]) -> int:
-    """Return the axis of the first output of a layer that is sharded."""
-    for parent in layer.parents:
-        if parent in axes:
-            return _followed(layers[parent].outputs[0], axes[parent], layer.outputs[0])
-    return _channel_axis(layer)
+def _axis_of(shape: tuple[int, ...], layer: Layer, axis: int) -> int:
+    """Return the sharded axis of a shape that a layer makes or that another one reads of it; its own by default."""
+    followed = _followed(layer.outputs[0], axis, shape)
+    return min(axis, len(shape) - 1) if followed is None else followed
 
 
 def _channel_axis(layer: Layer) -> int:
@@ -180,22 +177,26 @@ _FUSED = 3
 """Queries, keys and values that one product projects to."""
 
 
-def _followed(shape: tuple[int, ...], axis: int, other: tuple[int, ...]) -> int:
-    """Return the axis of another shape of the same or a following tensor that an axis became.
+def _followed(shape: tuple[int, ...], axis: int, other: tuple[int, ...]) -> int | None:
+    """Return the axis of another shape of the same or a following tensor that an axis became; None if it is gone.
 
     It keeps its place where its size is there, as in sums; else it goes where its size is, as in permutations; else it
     is split or joined, behind as many elements as before, as in those of heads. Queries, keys and values of one product
-    are split first, and a shard is one of each of them.
+    are split first, and a shard is one of each of them. Parts of an axis, and axes that are concatenated, stay at their
+    place. A mean over the axis leaves nothing of it.
     """
-    if axis < len(other) and other[axis] == shape[axis]:
+    size = shape[axis]
+    if axis < len(other) and other[axis] == size:
         return axis
-    if shape[axis] in other:
-        return other.index(shape[axis])
-    before = prod(shape[:axis])
-    places = [place for place, size in enumerate(other) if size > 1 and prod(other[:place]) == before]
-    place = places[0] if places else min(axis, len(other) - 1)
-    is_fused = other[place] == _FUSED and place + 1 < len(other)
-    return place + 1 if is_fused else place
+    if size in other:
+        return other.index(size)
+    if prod(shape) == prod(other):
+        before = prod(shape[:axis])
+        places = [place for place, length in enumerate(other) if length > 1 and prod(other[:place]) == before]
+        place = places[0] if places else min(axis, len(other) - 1)
+        is_fused = other[place] == _FUSED and place + 1 < len(other)
+        return place + 1 if is_fused else place
+    return axis if len(other) == len(shape) and other[axis] > 1 else None
 
 
 def _share(shape: tuple[int, ...], axis: int, devices: int, layer: Layer) -> tuple[int, ...]:
