@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import msgspec
@@ -51,7 +50,7 @@ class PictureScaleRow(Answer, msgspec.Struct, frozen=True, eq=False):
     @property
     def precision(self) -> str:
         """Numeric type of the arithmetic."""
-        return self.prediction.run.precision
+        return self.prediction.precision
 
     @property
     def phase(self) -> str:
@@ -136,12 +135,35 @@ class PictureScaling(TableAnswer, msgspec.Struct, frozen=True, eq=False):
     one: PipelinePrediction
     found: tuple[PictureScaleRow, ...]
 
-    network = property(attrgetter("one.network"), doc="Name of the pipeline.")
-    gpu = property(attrgetter("one.gpu"), doc="ID of the device.")
-    precision = property(attrgetter("one.precision"), doc="Precision of the denoiser.")
-    execution = property(attrgetter("one.execution"), doc="Execution of the kernels.")
-    is_forecast = property(attrgetter("one.is_forecast"), doc="Whether times are forecasts; otherwise bounds.")
-    calibration = property(attrgetter("one.calibration"), doc="Label of the calibration; None without one.")
+    @property
+    def network(self) -> str:
+        """Name of the pipeline."""
+        return self.one.network
+
+    @property
+    def gpu(self) -> str:
+        """ID of the device."""
+        return self.one.gpu
+
+    @property
+    def precision(self) -> str:
+        """Precision of the arithmetic."""
+        return self.one.precision
+
+    @property
+    def execution(self) -> str | None:
+        """Execution of the kernels."""
+        return self.one.execution
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether times are forecasts; otherwise they are bounds."""
+        return self.one.is_forecast
+
+    @property
+    def calibration(self) -> str | None:
+        """Label of the calibration of the model's parameters; None for models without."""
+        return self.one.calibration
 
     @property
     def answering_row(self) -> PictureScaleRow | None:

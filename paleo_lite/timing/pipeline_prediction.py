@@ -7,7 +7,6 @@ times themselves.
 from __future__ import annotations
 
 from functools import cached_property
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -143,22 +142,6 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
     facility: Facility | None = None  # what surrounds the devices, for the energy at the meter
     budget: Budget | None = None  # number of pictures or videos, and the price of a device
 
-    # What is asked, and how it runs.
-    steps = property(attrgetter("sampling.steps"), doc="Denoising steps.")
-    width = property(attrgetter("sampling.width"), doc="Width of the pictures in pixels.")
-    height = property(attrgetter("sampling.height"), doc="Height of the pictures in pixels.")
-    frames = property(attrgetter("sampling.frames"), doc="Frames of each video; 1 for pictures.")
-    guidance = property(attrgetter("sampling.guidance"), doc="Scale of classifier-free guidance.")
-    images = property(attrgetter("sampling.images"), doc="Pictures or videos in one batch.")
-    tiled = property(attrgetter("sampling.tiled"), doc="Whether the decoder computes tiles, one at a time.")
-    step_caching = property(attrgetter("sampling.step_caching"), doc="Steps for each step that the denoiser computes.")
-    offload = property(attrgetter("run.offload"), doc="Placement of the parameters that the device does not need.")
-    ulysses = property(attrgetter("split.ulysses"), doc="Devices that share the heads of attention.")
-    ring = property(attrgetter("split.ring"), doc="Devices that pass keys and values around a ring.")
-    precision = property(attrgetter("run.precision"), doc="Precision of the denoiser.")
-    execution = property(attrgetter("run.execution"), doc="Execution of the kernels.")
-    batch_size = property(attrgetter("sampling.images"), doc="Pictures or videos in the batch.")
-
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline."""
@@ -168,6 +151,61 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
     def sampling(self) -> Sampling:
         """What is asked of it."""
         return self.run.sampling
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps."""
+        return self.sampling.steps
+
+    @property
+    def width(self) -> int:
+        """Width of the pictures in pixels."""
+        return self.sampling.width
+
+    @property
+    def height(self) -> int:
+        """Height of the pictures in pixels."""
+        return self.sampling.height
+
+    @property
+    def frames(self) -> int:
+        """Frames of each video; 1 for pictures."""
+        return self.sampling.frames
+
+    @property
+    def guidance(self) -> float:
+        """Scale of classifier-free guidance."""
+        return self.sampling.guidance
+
+    @property
+    def images(self) -> int:
+        """Pictures or videos in one batch."""
+        return self.sampling.images
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the decoder computes tiles, one at a time."""
+        return self.sampling.tiled
+
+    @property
+    def step_caching(self) -> float:
+        """Steps for each step that the denoiser computes."""
+        return self.sampling.step_caching
+
+    @property
+    def offload(self) -> str:
+        """Placement of the parameters that the device does not need."""
+        return self.run.offload
+
+    @property
+    def ulysses(self) -> int:
+        """Devices that share the heads of attention."""
+        return self.split.ulysses
+
+    @property
+    def ring(self) -> int:
+        """Devices that pass keys and values around a ring."""
+        return self.split.ring
 
     @property
     def guidance_parallel(self) -> bool:
@@ -180,9 +218,19 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
         return self.model.name
 
     @property
+    def precision(self) -> str:
+        """Precision of the denoiser."""
+        return self.run.precision
+
+    @property
     def gpu(self) -> str:
         """ID of the device."""
         return self.device.id
+
+    @property
+    def execution(self) -> str:
+        """Execution of the kernels."""
+        return self.run.execution
 
     @property
     def devices(self) -> int:
@@ -243,6 +291,11 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
     def calibration(self) -> str | None:
         """Label of the calibration of the model's parameters; None for models without."""
         return self.model.label or None
+
+    @property
+    def batch_size(self) -> int:
+        """Pictures or videos in the batch."""
+        return self.sampling.images
 
     @property
     def time_s(self) -> float:
