@@ -98,7 +98,7 @@ def _config_in_cache(name: str) -> Path:
     if snapshot is not None and file_exists(snapshot / _CONFIG):
         return snapshot / _CONFIG
     stored = _quantized_release(name)
-    alike = "" if stored is None else f", or ask for {stored.network} with `--weights {stored.weights}`"
+    alike = "" if stored is None else f", or ask {stored.question}"
     raise BadDescriptor(
         f"{name} is neither a shipped network nor in the local cache of the Hugging Face Hub ({hub_cache()}), and "
         f"nothing is downloaded: get its config with `hf download {name} {_CONFIG}`, or give the path of its {_CONFIG}"
@@ -249,12 +249,15 @@ SHARED_CONFIG = "has the config of"
 _CARD = re.compile(rb'"card": *"https://huggingface\.co/([^"]+)"')
 _HEAD_BYTES = 2**12
 _TUNED = re.compile(r"(?:-(?:base|bf16|chat|hf|instruct|it|pt|thinking|\d{4}))+$")
+_GGUF_WEIGHTS = "q4_k_m"
+"""Usual format of the weights of GGUF files."""
+
 _QUANTIZATIONS = {
     "fp8": "fp8", "mxfp8": "mxfp8", "w8a8": "int8", "w8a16": "int8", "int8": "int8", "nvfp4": "nvfp4", "fp4": "nvfp4",
     "mxfp4": "mxfp4", "w4a16": "int4", "int4": "int4", "awq": "awq", "gptq": "gptq", "bnb-4bit": "nf4",
-    "gguf": "q4_k_m",
+    "gguf": _GGUF_WEIGHTS,
 }  # fmt: skip
-"""Format of weights by what the names of quantized releases say; of GGUF files, the usual one."""
+"""Format of weights by what the names of quantized releases say."""
 
 _QUANTIZED_RELEASE = re.compile(rf"-(?:quantized\.)?({'|'.join(_QUANTIZATIONS)})(?:-|$)")
 _OLLAMA_NAME = re.compile(r"(?P<model>[a-z][a-z0-9.-]*):(?P<tag>[a-z0-9][a-z0-9._-]*)")
@@ -286,8 +289,8 @@ def find_release(name: str) -> Path | None:
     quantized = None if path is not None or "/" in name else _quantized_release(name)
     if quantized is not None:
         raise BadValue(
-            f"{name}: give the network without its quantization, {quantized.network}, and how the weights are stored "
-            f"with `--weights {quantized.weights}`"
+            f"{name}: give the network without its quantization, and how the weights are stored: ask "
+            f"{quantized.question}"
         )
     return path
 
@@ -297,6 +300,12 @@ class _QuantizedRelease(NamedTuple):
 
     network: str  # shipped network
     weights: str  # format of its weights
+
+    @property
+    def question(self) -> str:
+        """What to ask for instead, with the command for files of llama.cpp."""
+        command = "`paleo-lite local` for " if self.weights == _GGUF_WEIGHTS else "for "
+        return f"{command}{self.network} with `--weights {self.weights}`"
 
 
 def _quantized_release(name: str) -> _QuantizedRelease | None:

@@ -260,8 +260,8 @@ def predict_step(
     ranks = max(workers // settings.tensor, 1)
     if np.any(batch_size < ranks) and not divides_blocks:
         raise BadValue(f"the batch size must be >= {ranks}, one sample per worker (got {batch_size})")
-    if settings.tensor > 1 and not STRATEGIES[strategy].divides_batch:
-        names = ", ".join(name for name, other in STRATEGIES.items() if other.divides_batch)
+    if settings.tensor > 1 and not STRATEGIES[strategy].allows_tensor_groups:
+        names = ", ".join(name for name, other in STRATEGIES.items() if other.allows_tensor_groups)
         raise BadValue(f"`--tensor` of a network without blocks goes with a strategy of {names} (got {strategy})")
 
     def predict_on(machines: Topology, machine_settings: Settings, compute_scale: float) -> Step:

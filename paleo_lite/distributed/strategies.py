@@ -35,6 +35,9 @@ class Strategy(NamedTuple):
     description: str  # one line
     collectives: tuple[str, ...] = ()  # all-reduce algorithms to choose from; empty if the strategy leaves no choice
     divides_batch: bool = False  # whether every device has samples of its own
+    # Whether the ranks that have samples of their own may be groups of tensor-parallel devices, each with the whole
+    # network.
+    allows_tensor_groups: bool = False
     # Batch sizes, besides the per-device share of the batch, at which the strategy needs a device step layer by layer.
     # None if it needs only the per-device share, in sums over the layers of a gradient bucket.
     extra_batch_sizes: ListBatchSizes | None = None
@@ -60,12 +63,14 @@ STRATEGIES = {
         description="data parallelism: a replica of the network per device, gradients all-reduced",
         collectives=EXACT_COLLECTIVES,
         divides_batch=True,
+        allows_tensor_groups=True,
     ),
     "zero-1": Strategy(
         run=partial(train_zero, 1),
         description="data parallelism, optimizer state sharded",
         collectives=REDUCE_SCATTER_COLLECTIVES,
         divides_batch=True,
+        allows_tensor_groups=True,
         zero_stage=1,
     ),
     "zero-2": Strategy(
@@ -73,6 +78,7 @@ STRATEGIES = {
         description="data parallelism, optimizer state and gradients sharded",
         collectives=REDUCE_SCATTER_COLLECTIVES,
         divides_batch=True,
+        allows_tensor_groups=True,
         zero_stage=2,
     ),
     "zero-3": Strategy(
@@ -80,6 +86,7 @@ STRATEGIES = {
         description="data parallelism, optimizer state, gradients and parameters sharded (FSDP)",
         collectives=REDUCE_SCATTER_COLLECTIVES,
         divides_batch=True,
+        allows_tensor_groups=True,
         zero_stage=3,
     ),
     "hybrid": Strategy(

@@ -174,8 +174,8 @@ class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def family(self) -> str:
-        """Return the letters before the generation of the type: HBM, GDDR, LPDDR, DDR."""
-        return "".join(takewhile(str.isalpha, self.type))
+        """Return the letters before the generation of the type, in upper case: HBM, GDDR, LPDDR, DDR."""
+        return "".join(takewhile(str.isalpha, self.type)).upper()
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -63,6 +63,8 @@ def test_devices_share_the_family_of_their_memory() -> None:
     ]
     families = [traits_of(find_device(name), "vllm", "bf16").memory.split()[1] for name in devices]
     assert families == ["HBM"] * 4 + ["GDDR"] * 3 + ["LPDDR"] * 2
+    memory = find_device("h100-sxm").memory
+    assert msgspec.structs.replace(memory, type="hbm3").family == memory.family == "HBM"  # of a user's own file
 
 
 def test_a_generation_has_the_same_instructions() -> None:
