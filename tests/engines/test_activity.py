@@ -108,3 +108,9 @@ def test_a_kernel_of_one_row_moves_that_row() -> None:
     step = EngineStep(find_device("h100-sxm"), "vllm", FP8)
     load = Load(tokens=1.0, all_tokens=1.0, sequences=1.0, context=10.0, sampled=1.0)
     assert moved_bytes(step, Pointwise("norm", row_bytes=100.0, fixed_bytes=7.0), load) == 107
+
+
+def test_every_token_passes_its_experts() -> None:
+    """Ten tokens of all groups pass two of eight experts, of three matrices each; a multiply-accumulate is 2 FLOPs."""
+    experts = ExpertsKernel("experts", hidden_size=64, inner_size=32, experts=8, active=2, matrices=3)
+    assert kernel_flops(experts, Load(tokens=5.0, all_tokens=10.0)) == 2 * 10 * 2 * 3 * 64 * 32
