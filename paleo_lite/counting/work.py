@@ -162,9 +162,9 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         if name == "count":
             per_sample, fixed = self.count_per_sample[np.newaxis], self.count_fixed[np.newaxis]
         else:
-            pass_indices = [PASSES.index(pass_name) for pass_name in passes]
-            column = COLUMNS.index(name)
-            per_sample, fixed = self.per_sample[column][pass_indices], self.fixed[column][pass_indices]
+            first = PASSES.index(passes[0])  # those of a phase follow one another
+            chosen = COLUMNS.index(name), slice(first, first + len(passes))
+            per_sample, fixed = self.per_sample[chosen], self.fixed[chosen]
         if max(float(per_sample.sum()), 1.0) * batch_size > 2.0**62:
             raise BadValue(f"the counts of this network overflow 64 bits at batch size {batch_size}")
         result: Array = per_sample * np.int64(batch_size) + fixed

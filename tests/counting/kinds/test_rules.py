@@ -16,7 +16,7 @@ from hypothesis import given
 
 from paleo_lite.counting import INPUT, KINDS, MATRIX_KINDS, PASSES, Layer, count
 from paleo_lite.counting.kinds.normalisation import saved_by_group_norm, saved_by_instance_norm
-from paleo_lite.counting.work import COLUMNS
+from paleo_lite.counting.work import COLUMNS, GENERATION_PHASES, PHASES, passes_of
 from paleo_lite.errors import CountFailed
 from strategies import any_layer, layer_of_kind
 from strategies import behind_a_layer as layer
@@ -295,6 +295,13 @@ def test_every_count_is_affine_in_the_batch_and_never_negative(layers, batch_siz
             assert stored == list(direct)
             assert min(stored) >= 0
         assert work.counts("inference", batch_size)[index] == forward
+
+
+@pytest.mark.parametrize("phase", [*PHASES, *GENERATION_PHASES, *PASSES])
+def test_a_column_of_a_phase_has_the_counts_of_its_passes(phase):
+    work = count(layer("linear", [(1, 8, 16)], (1, 8, 4), [(4, 16), (4,)]), "fp32", "flops")
+    by_pass = [work.column("flops", name, 3)[0].tolist() for name in passes_of(phase)]
+    assert work.column("flops", phase, 3).tolist() == by_pass
 
 
 @pytest.mark.thorough
