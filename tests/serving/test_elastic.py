@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.serving import serving_page
@@ -181,3 +182,11 @@ def test_replicas_that_fail_before_they_answer_are_refused() -> None:
         pl.serve(NETWORK, gpu="h100-sxm", rate=30, replicas=3, num_requests=200, scaling="mtbf=1s")
     with pytest.raises(BadValue, match="must be a duration such as 36h or 10d"):
         pl.serve(NETWORK, gpu="h100-sxm", rate=30, replicas=3, scaling="mtbf=10m")
+
+
+def test_published_starts_are_of_networks_with_so_many_layers() -> None:
+    """Layers as in the config.json of each, and two bytes per parameter where the weights were read."""
+    names = ("llama-3.1-8b", "llama-3.1-70b", "llama-3-8b", "llama-3.2-3b", "llama-3-8b")
+    for start, network in zip(STARTS, map(find_network, names), strict=True):
+        assert start.layers == network.blocks
+        assert math.isnan(start.read_bytes) or start.read_bytes == pytest.approx(2 * network.parameters, rel=0.001)

@@ -185,3 +185,17 @@ def test_groups_of_attention_compute_their_own_chunks() -> None:
     assert times.iteration_s(scheduled) == pytest.approx(0.3 + 0.02 + 0.7 + 4.0)
     scheduled = ScheduledTokens(2, 4.0, [(2, 3), (0, 2)], 1, [0, 0])  # both in one group: 1 + 3 tokens
     assert times.iteration_s(scheduled) == pytest.approx(0.4 + 0.02 + 0.7 + 7.0)
+
+
+def test_links_of_a_node_take_memory_for_their_communicators() -> None:
+    """vLLM 0.18 prints 2.07 GiB outside of PyTorch on each of two H100 over NVLink, and 0.25 on one."""
+    asked = {
+        "gpu": "h100-sxm",
+        "tensor": 2,
+        "concurrency": 2,
+        "num_requests": 4,
+        "input_tokens": 128,
+        "output_tokens": 16,
+    }
+    joined, apart = (pl.serve("llama-3.1-8b", **asked, **link) for link in ({}, {"link": "pcie5-x16"}))
+    assert (apart.cache_bytes - joined.cache_bytes) / 2**30 == pytest.approx(2.07 - 0.25)
