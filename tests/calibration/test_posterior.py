@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.evidence_file import EvidenceCalibration, best_rows
+from paleo_lite.calibration.evidence_file import LEAST_S, EvidenceCalibration, best_rows, is_interval
 from paleo_lite.calibration.posterior import (
     COMMANDS,
     KINDS,
@@ -249,3 +249,9 @@ def test_an_outlier_below_the_others_is_below() -> None:
     good = [row(1.3, 0.1 * index, situation=f"row {index}") for index in range(6)]
     ((outlier, distance),) = Posterior((*good, row(0.4, 0.35, situation="wrong")), PRIOR).outliers
     assert outlier.situation == "wrong" and distance < -3
+
+
+def test_an_interval_contains_its_figure_and_its_ends() -> None:
+    for time_s, is_inside in ((1.0, True), (2.0, True), (0.99, False), (2.01, False)):
+        assert is_interval((1.0, 2.0), time_s) == is_inside
+    assert not is_interval((LEAST_S / 2, 2.0), 1.0)

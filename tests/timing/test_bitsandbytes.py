@@ -12,9 +12,9 @@ from asked import predict_any
 from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.architectures.stored_weights import StoredWeights
-from paleo_lite.counting import Layer
+from paleo_lite.counting import INPUT, Layer
 from paleo_lite.formats import FORMATS
-from paleo_lite.timing.bitsandbytes import INT8_PRODUCT, is_nf4
+from paleo_lite.timing.bitsandbytes import INT8_PRODUCT, insert_int8_kernels, is_nf4
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.workload import Workload
 
@@ -206,3 +206,17 @@ def test_kernels_for_nf4_are_for_weights_that_bitsandbytes_stored(
     """``bnb_4bit_quant_type`` of a checkpoint is nf4 or fp4; without 4 bits nothing is stored in either."""
     assert is_nf4(StoredWeights(method, None if name is None else FORMATS[name])) == expected
     assert is_nf4(FORMATS["nf4"]) and not is_nf4(FORMATS["int8"])
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_a_product_in_int8_reads_its_quantized_input(has_gradients: bool) -> None:
+    """Dettmers et al. 2022: quantize the input, multiply, and scale the result, which the next layer quantizes."""
+    layers = [
+        Layer(name, "linear", ((1, 4, 8),), ((1, 4, 8),), ((8, 8),), (parent,), 64)
+        for name, parent in (("a", INPUT), ("b", 0))
+    ]
+    found = insert_int8_kernels(layers, [True, True], "bf16", has_gradients)
+    read_by = {layer.name: [found[parent].name for parent in layer.parents[:1] if parent >= 0] for layer in found}
+    chain = ["a.quantize", "a", "a.scale", "b.quantize", "b", "b.scale"]
+    for before, layer in zip(["", *chain], chain):
+        assert read_by[layer] == ([before] if before else [])

@@ -404,3 +404,10 @@ def test_the_square_root_takes_about_that_many_segments() -> None:
     assert len(find_segments(layers, plan, "all")) >= 60
     assert 6 <= len(find_segments(layers, plan, "sqrt")) <= 10
     assert len(find_segments(layers, plan, "none")) == 1
+
+
+def test_a_stored_weight_is_alive_in_16_bits_during_its_product():
+    """The largest of Llama 3.2 1B is 8,192 x 2,048 (config.json); its head and its table stay in 16 bits."""
+    asked = {"gpu": "h100-sxm", "sequence_length": 1024, "lora": 8, "execution": "eager", "recompute": "none"}
+    plain, stored = (pl.train("llama-3.2-1b", **asked, weights=weights).memory.memory for weights in (None, "int4"))
+    assert stored.workspace_bytes - plain.workspace_bytes == 2 * 8192 * 2048
