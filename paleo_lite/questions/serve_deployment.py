@@ -44,6 +44,7 @@ class Resolved(NamedTuple):
     weights: str | None
     replicas: int
     router: str
+    seed: int  # of a router that draws replicas
     tiers: Mapping[str, float]
     elasticity: Elasticity | None
     adapters: Adapters | None
@@ -63,6 +64,7 @@ class Resolved(NamedTuple):
         return msgspec.structs.replace(
             deployment,
             router=self.router,
+            seed=self.seed,
             stores=stores,
             elasticity=self.elasticity,
             adapters=self.adapters,
@@ -105,8 +107,9 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
         raise BadValue("`--advise` ranks replicas alone: leave adapters=N of `--engine-settings` out")
     admission = _admission(question)
     return Resolved(
-        deployments, devices, division, weights, replicas, question.router, tiers, elasticity, adapters, admission
-    )
+        deployments, devices, division, weights, replicas, question.router, question.seed, tiers, elasticity, adapters,
+        admission,
+    )  # fmt: skip
 
 
 def make_deployment(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Deployment:

@@ -201,8 +201,9 @@ class Serve(
         "first), input=TOKENS, output=TOKENS, and limits of a request, ttft=TIME, tpot=TIME, latency=TIME.",
     )  # fmt: skip
     seed: int = option(
-        0, group=TRAFFIC_GROUP, type=click.INT, metavar="N", help="Seed of arrivals and lengths. [default: 0]"
-    )
+        0, group=TRAFFIC_GROUP, type=click.INT, metavar="N",
+        help="Seed of arrivals, lengths and random routers. [default: 0]",
+    )  # fmt: skip
     engine: Several[str] = option(
         "vllm", group=ENGINE_GROUP, is_common=True, metavar="NAME",
         type=Names("serving engine", ".engines.records:SERVERS"),

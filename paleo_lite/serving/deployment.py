@@ -90,6 +90,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     # where every replica does both.
     prefill: Deployment | None = None
     router: str = ROUND_ROBIN  # how replicas share the requests, one of `paleo_lite.serving.routers.ROUTERS`
+    seed: int = 0  # of a router that draws replicas
     stores: tuple[CacheStore, ...] = ()  # tiers of the prefix cache below the memory of the devices
     # Tokens of a request, with its answer, that its servers are started for; None for the positions of the network.
     longest_request: int | None = None
@@ -420,7 +421,9 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     def flood(self, traffic: Traffic, levels: Sequence[str]) -> list[list[Outcome]]:
         """Simulate requests that all wait from the beginning; the outcomes of the replicas at each of some levels.
 
-        To a router all replicas are equal then, unless prompts have prefixes, so that they take requests in turn.
+        To a router all replicas are equal then, unless prompts have prefixes, so that they take requests in turn. One
+        that draws replicas gives each as many requests in the long run, to which the rate of requests that always wait
+        belongs.
         """
         deployment = self.deployment
         if self.prefill is not None or (deployment.needs_router and traffic.hashes is not None):
@@ -472,7 +475,9 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         if deployment.stores:
             token_bytes = self.room.sequence_bytes / self.room.sequence_tokens * deployment.on_device.devices
             tiers = CacheTiers(token_bytes, deployment.stores)
-        return ServerPool(deployment.replicas, tables, self.room, engine, options, deployment.router, tiers)
+        return ServerPool(
+            deployment.replicas, tables, self.room, engine, options, deployment.router, tiers, deployment.seed
+        )
 
     @property
     def transfer(self) -> Transfer:

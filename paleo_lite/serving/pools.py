@@ -24,7 +24,7 @@ from .options import SimulationOptions
 from .outcomes import Outcome
 from .prefix_cache import BlocksOfRequests, Tier
 from .requests import Traffic
-from .routers import ROUND_ROBIN, ROUTERS
+from .routers import RANDOM, ROUND_ROBIN, ROUTERS, router_generator
 from .simulator import Replica
 from .stores import CacheStore
 from .timed_engine import TimedEngine
@@ -65,13 +65,15 @@ class ServerPool(NamedTuple):
     options: SimulationOptions
     router: str = ROUND_ROBIN  # one of `ROUTERS`
     tiers: CacheTiers | None = None  # what is below the memory of the devices
+    seed: int = 0  # of a router that draws replicas
 
-    def make_stage(self, traffic: Traffic) -> Stage:
-        """Return the replicas before any request reaches them, and their router."""
+    def make_stage(self, traffic: Traffic, number: int = 0) -> Stage:
+        """Return the replicas before any request reaches them, and their router; stages have numbers from 0."""
         make = self.maker(traffic)
         replicas = [make() for _ in range(self.replicas)]
         keeps_places = self.options.prompts_are_cached and self.engine.keeps_decode_place
-        return Stage(replicas, ROUTERS[self.router].make(traffic), keeps_places)
+        router = ROUTERS[self.router].make(traffic, router_generator(self.seed, number))
+        return Stage(replicas, router, keeps_places)
 
     def maker(self, traffic: Traffic) -> Callable[[], Replica]:
         """Return the function that makes a replica which no request has reached."""
@@ -106,7 +108,7 @@ class ServerPool(NamedTuple):
             self.engine, mixes_phases=True, mixes_whole_prompts=True, chunked_prefill=0, gather_iterations=None
         )
         options = msgspec.structs.replace(self.options, prompts_are_cached=True, prefix_hit_rate=0.0)
-        router = self.router if self.router == ROUND_ROBIN else "least-loaded"
+        router = self.router if self.router in (ROUND_ROBIN, RANDOM) else "least-loaded"
         return self._replace(engine=engine, options=options, router=router, tiers=None)
 
 
@@ -235,7 +237,7 @@ def run_admitted(traffic: Traffic, pool: ServerPool, admission: Admission) -> Si
 
 def run_elastic(traffic: Traffic, pool: ServerPool, elasticity: Elasticity, start_s: float, devices: int) -> Simulated:
     """Simulate replicas of some devices that come and go, each of which starts in some seconds."""
-    router = ROUTERS[pool.router].make(traffic)
+    router = ROUTERS[pool.router].make(traffic, router_generator(pool.seed))
     fleet = ElasticFleet(traffic, elasticity, make=pool.maker(traffic), router=router, start_s=start_s, devices=devices)
     fleet.run()
     return Simulated(_outcomes_of(traffic, fleet, fleet.members), [], fleet.ended_lives(), fleet.restarted)
@@ -270,7 +272,7 @@ def _run_split(
     ones = np.ones(len(traffic), dtype=np.int64)
     only_prompts = msgspec.structs.replace(traffic, output_tokens=ones, left_out=None)
     computing = prefill.that_prefills().that_keeps_prompts().make_stage(only_prompts)
-    decoding = decode.that_decodes().make_stage(traffic)
+    decoding = decode.that_decodes().make_stage(traffic, 1)
     handover_s = transfer.seconds(traffic.input_tokens.astype(np.float64))
     fleet = Fleet(traffic, [computing, decoding], handover_s.tolist(), answers)
     fleet.run()

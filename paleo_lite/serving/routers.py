@@ -38,8 +38,8 @@ KNOWN_TOKENS = 31_250 * KNOWN_BLOCK
 class Router:
     """Takes replicas in turn, whatever they have to do."""
 
-    def __init__(self, traffic: Traffic) -> None:
-        self.traffic = traffic
+    def __init__(self, traffic: Traffic, generator: np.random.Generator) -> None:
+        self.traffic, self.generator = traffic, generator
         self.turn = 0
 
     def choose(self, replicas: Sequence[Replica], request: int) -> int:
@@ -58,10 +58,6 @@ class Router:
 
 class Random(Router):
     """Chooses any replica, each as often as the others."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        super().__init__(traffic)
-        self.generator = np.random.default_rng(0)
 
     def choose(self, replicas: Sequence[Replica], request: int) -> int:
         """Return the number of the replica that a request goes to."""
@@ -84,8 +80,8 @@ class PrefixAware(Router):
     (NVIDIA Dynamo, KV router: overlap weight times prefill blocks, plus decode blocks.)
     """
 
-    def __init__(self, traffic: Traffic) -> None:
-        super().__init__(traffic)
+    def __init__(self, traffic: Traffic, generator: np.random.Generator) -> None:
+        super().__init__(traffic, generator)
         check_prefixes(traffic, "prefix")
 
     def choose(self, replicas: Sequence[Replica], request: int) -> int:
@@ -96,8 +92,8 @@ class PrefixAware(Router):
 class Sticky(Router):
     """Sends all requests of a session, or of a first block of a prompt, to one replica while its queue is no longer."""
 
-    def __init__(self, traffic: Traffic) -> None:
-        super().__init__(traffic)
+    def __init__(self, traffic: Traffic, generator: np.random.Generator) -> None:
+        super().__init__(traffic, generator)
         if traffic.sessions is None and traffic.hashes is None:
             raise BadValue("`--router sticky` needs sessions: give `--workload`, or requests with hash_ids")
         self.homes: dict[int, Replica] = {}
@@ -137,8 +133,8 @@ class Scored(Router):
     used of which are forgotten.
     """
 
-    def __init__(self, traffic: Traffic) -> None:
-        super().__init__(traffic)
+    def __init__(self, traffic: Traffic, generator: np.random.Generator) -> None:
+        super().__init__(traffic, generator)
         check_prefixes(traffic, "scored")
         self.blocks = BlocksOfRequests(traffic, KNOWN_BLOCK).hashes
         self.indexes: dict[Replica, Tier] = {}
@@ -168,10 +164,18 @@ class Scored(Router):
         return self.indexes.setdefault(replica, Tier(self.known_blocks, 0.0))
 
 
+def router_generator(seed: int, stage: int = 0) -> np.random.Generator:
+    """Return the generator of what a seed draws for the router of a stage: of no other stage, and of no requests.
+
+    Requests, classes and adapters have the first four streams of a seed.
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed).spawn(5 + stage)[4 + stage])
+
+
 class RouterKind(NamedTuple):
     """A router that can be asked for."""
 
-    make: Callable[[Traffic], Router]
+    make: Callable[[Traffic, np.random.Generator], Router]
     description: str
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
-from paleo_lite.serving.routers import ROUTERS
+from paleo_lite.questions.serve_deployment import make_deployment
+from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.requests import generate_traffic
+from paleo_lite.serving.routers import ROUTERS, router_generator
 from paleo_lite.serving.workloads import parse_workload
 
 SESSIONS = "conversation:turns=5,question=640,output=1"
@@ -51,9 +55,11 @@ class Busy:
         return self.blocks
 
 
-def choose(router: str, replicas: list[Busy], requests: int = 1, traffic: Any = None) -> list[int]:
+def choose(
+    router: str, replicas: list[Busy], requests: int = 1, traffic: Any = None, *, seed: int = 0, stage: int = 0
+) -> list[int]:
     """Return the replicas that a router chooses for some requests."""
-    made = ROUTERS[router].make(traffic)
+    made = ROUTERS[router].make(traffic, router_generator(seed, stage))
     return [made.choose(replicas, request) for request in range(requests)]  # type: ignore[arg-type]
 
 
@@ -80,6 +86,42 @@ def test_a_random_router_chooses_each_replica_as_often() -> None:
     assert 1000 - 4 * 30 < repeated < 1000 + 4 * 30
 
 
+def test_seeds_and_stages_draw_other_replicas() -> None:
+    """Two independent choices among eight replicas are the same in one of eight cases: 1,000 of 8,000, +- 30.
+
+    One seed draws the same ones again.
+    """
+    idle = [Busy(0, 0)] * 8
+    first, again = (choose("random", idle, 8000, seed=1) for _ in range(2))
+    assert first == again
+    for other in (choose("random", idle, 8000, seed=2), choose("random", idle, 8000, seed=1, stage=1)):
+        same = sum(one == another for one, another in zip(first, other))
+        assert 1000 - 4 * 30 < same < 1000 + 4 * 30
+
+
+def test_the_seed_of_a_question_is_that_of_a_random_router(tmp_path: Path) -> None:
+    """Requests of a file have nothing else that is drawn; a router in turn draws nothing, and refuses the option."""
+    requests = tmp_path / "requests.csv"
+    lines = [f"{0.05 * number},2000,64" for number in range(64)]
+    requests.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *lines]))
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "replicas": 4, "requests": requests}
+    first, again, other = (pl.serve("llama-3.1-8b", **asked, router="random", seed=seed) for seed in (1, 1, 2))
+    assert first.latencies == again.latencies
+    assert first.latencies["ttft_s"]["mean"].value != other.latencies["ttft_s"]["mean"].value
+    with pytest.raises(BadValue, match="`--seed` is for requests that are drawn"):
+        pl.serve("llama-3.1-8b", **asked, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("router", "decoding"), [("round-robin", "round-robin"), ("random", "random"), ("prefix", "least-loaded")]
+)
+def test_replicas_that_decode_are_chosen_without_prefixes(router: str, decoding: str) -> None:
+    """A router of prefixes finds none where prompts come computed; one in turn or at random needs none."""
+    question = pl.Serve("llama-3.1-8b", gpu="h100-sxm", prefill_pool="replicas=2", router=router, rate=1)
+    prepared = make_deployment(question).prepare(generate_traffic(Lengths(100), Lengths(2), count=2, rate_per_s=1.0))
+    assert prepared.pool("expected").that_decodes().router == decoding
+
+
 def test_scores_are_those_of_the_endpoint_picker() -> None:
     """Twice the share of the prompt, the share of the cache that is free, and the queue from the longest, 0, to 1.
 
@@ -88,7 +130,7 @@ def test_scores_are_those_of_the_endpoint_picker() -> None:
     traffic = parse_workload("shared-prefix:groups=1,prompts=1").traffic(
         4, rate_per_s=1.0, concurrency=None, arrivals="fixed", seed=0
     )
-    router = ROUTERS["scored"].make(traffic)
+    router = ROUTERS["scored"].make(traffic, router_generator(0))
     first, second = Busy(0, 0), Busy(0, 0, used_blocks=50)
     assert router.choose([first, second], 0) == 0  # type: ignore[list-item]
     first.waiting_requests, first.used_blocks, second.used_blocks = 3, 80, 0
@@ -134,7 +176,7 @@ def test_a_session_leaves_the_longest_queue() -> None:
     traffic = parse_workload("conversation:turns=2").traffic(
         2, rate_per_s=1, concurrency=None, arrivals="fixed", seed=0
     )
-    made = ROUTERS["sticky"].make(traffic)
+    made = ROUTERS["sticky"].make(traffic, router_generator(0))
     first, second = Busy(0, 0), Busy(0, 0)
     chosen = []
     for request, running in ((0, (5, 3)), (1, (3, 30)), (1, (3, 60))):
