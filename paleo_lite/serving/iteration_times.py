@@ -236,11 +236,12 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
             and _none_exceeds(self.head_s, other.head_s)
             and _none_exceeds(self.decode_attention_s, other.decode_attention_s)
             and _none_exceeds(self.prompt_attention_s, other.prompt_attention_s)
+            and _none_exceeds(self.prompt_s, other.prompt_s)
         )
 
 
 def _none_exceeds(values: Any, others: Any) -> bool:
-    """Return whether no value exceeds its counterpart by more than rounding."""
+    """Return whether no value, or the only one, exceeds its counterpart by more than rounding."""
     return bool(np.all(np.asarray(values) <= np.asarray(others) * (1 + 1e-9)))
 
 

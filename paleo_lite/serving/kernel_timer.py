@@ -128,7 +128,7 @@ class KernelTimer(Timer):
             prompt_attention_s=np.maximum(prompt_s - shortest_s, 1e-9)[:, np.newaxis],
             relative_low=low,
             relative_high=high,
-            prompt_s=shortest_s,
+            prompt_s=np.array([shortest_s]),
             token_with_prompts_s=token_s(has_prompts=True),
             experts_s=experts_s(has_prompts=False),
             experts_with_prompts_s=experts_s(has_prompts=True),

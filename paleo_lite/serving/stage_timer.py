@@ -40,7 +40,7 @@ class StageTimer(KernelTimer):
         blocks = np.array(pipeline.blocks or split_blocks(network.blocks, pipeline.degree))
         shares = (blocks / blocks.sum())[:, np.newaxis]  # shape (stages, 1)
         parts = super().time_parts(limits, contexts)
-        assert parts.token_with_prompts_s is not None
+        assert parts.token_with_prompts_s is not None and parts.prompt_s is not None
         # More tokens than sequences can decode are those of prompts.
         token_s = np.where(parts.tokens > limits.sequences, parts.token_with_prompts_s, parts.token_s[0])
         head_s = np.zeros((pipeline.degree, len(parts.tokens)))
@@ -50,9 +50,9 @@ class StageTimer(KernelTimer):
             token_s=shares * token_s,
             head_s=head_s,
             decode_attention_s=shares * parts.decode_attention_s,
-            prompt_attention_s=(parts.prompt_attention_s + parts.prompt_s) * shares.T,
+            prompt_attention_s=parts.prompt_attention_s * shares.T,
             sent_s=send_time_s(pipeline, on_device.decode_workload(1), parts.tokens),
-            prompt_s=0.0,
+            prompt_s=shares[:, 0] * parts.prompt_s,
             token_with_prompts_s=None,
         )
         return divided

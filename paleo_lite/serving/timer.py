@@ -68,7 +68,9 @@ class TimedParts(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     relative_low: Floats = np.empty(0)
     relative_high: Floats = np.empty(0)
     sent_s: Any = 0.0  # sends between the stages, by the number of new tokens
-    prompt_s: float = 0.0  # shortest kernels of attention of prompts, once per iteration that computes any
+    # Shortest kernels of attention of prompts, once per iteration that computes any, however many: an engine launches
+    # one kernel for all of them. Shape (stages,); None where they are a part of `prompt_attention_s`.
+    prompt_s: Floats | None = None
     token_with_prompts_s: Floats | None = None  # `token_s` of iterations that compute prompts, where it is another
     # Experts by the new tokens of all attention groups, without and with prompts, where they are no part of `token_s`.
     experts_s: Floats | None = None
@@ -154,28 +156,34 @@ def _make_tables(timer: Timer, limits: Limits) -> IterationTimes:
     def over_tokens(seconds: Floats | None) -> Sequence[float]:
         return () if seconds is None else as_table(from_zero(parts.tokens, seconds, limits.tokens))
 
-    def build(token_s: Floats, head_s: Floats, decode_s: Floats, prompt_s: Floats) -> IterationTimes:
+    def build(
+        token_s: Floats, head_s: Floats, decode_s: Floats, attention_s: Floats, shortest_s: float
+    ) -> IterationTimes:
         by_sequences = [from_zero(parts.sequences, row, limits.sequences) for row in decode_s]
         return IterationTimes(
             token_s=over_tokens(token_s),
             head_s=over_tokens(head_s),
             contexts=[float(context) for context in contexts],
             decode_attention_s=np.stack(by_sequences, axis=1).tolist(),
-            prompt_attention_s=_interpolate_prompts(parts.lengths, prompt_s),
+            prompt_attention_s=_interpolate_prompts(parts.lengths, attention_s),
             relative_low=[],
             relative_high=[],
+            prompt_s=shortest_s,
         )
 
     stage_count = len(parts.token_s)
+    prompt_s = np.zeros(stage_count) if parts.prompt_s is None else parts.prompt_s
     stages: tuple[IterationTimes, ...] = ()
     if stage_count > 1:
-        pieces = zip(parts.token_s, parts.head_s, parts.decode_attention_s.swapaxes(0, 1), parts.prompt_attention_s.T)
+        decode_s, attention_s = parts.decode_attention_s.swapaxes(0, 1), parts.prompt_attention_s.T
+        pieces = zip(parts.token_s, parts.head_s, decode_s, attention_s, prompt_s.tolist())
         stages = slowest_stages([build(*piece) for piece in pieces])
     undivided = build(
         parts.token_s.sum(axis=0) + parts.sent_s,
         parts.head_s.sum(axis=0),
         parts.decode_attention_s.sum(axis=1),
         parts.prompt_attention_s.sum(axis=1),
+        float(prompt_s.sum()),
     )
     times = msgspec.structs.replace(
         undivided,
@@ -184,7 +192,6 @@ def _make_tables(timer: Timer, limits: Limits) -> IterationTimes:
         stages=stages,
         pipeline=stage_count,
         experts_s=over_tokens(parts.experts_s),
-        prompt_s=parts.prompt_s,
         attention_data=parts.attention_data,
     )
     if parts.token_with_prompts_s is not None:
