@@ -24,7 +24,7 @@ from ..engines.records.record import LocalEngine, Server
 from ..engines.routing import UNIFORM
 from ..errors import BadValue, UnknownPrecision
 from ..files import Paths, to_paths
-from ..machines import Device, Price, find_device
+from ..machines import Device, Machine, Price, find_device
 from ..machines.prices import choose_price, price_of_group
 from ..own_machines.causes import KIND as LOCAL
 from ..serving.deployment import Deployment
@@ -134,7 +134,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         local = LOCAL_ENGINES.get(self.policy)
         if local is not None:
             calibration = find_evidence(self.calibration, f"serve --engine {self.policy}", (LOCAL, POWER))
-            on_device = place_locally(self.decoder, resolved_device, local, weights, self.kv_cache, calibration)
+            one_device = Machine.single_device(resolved_device).device
+            on_device = place_locally(self.decoder, one_device, local, weights, self.kv_cache, calibration)
             if calibration is not None:
                 command = f"serve --engine {self.policy}"
                 notes = notes_on_calibration(calibration, command, resolved_device, self.decoder.name, {LOCAL})

@@ -11,7 +11,7 @@ from ..architectures import Network
 from ..architectures.pipelines.sampling import find_pipeline
 from ..errors import BadValue
 from ..files import Paths, to_paths
-from ..machines import Device, find_device, list_devices
+from ..machines import Device, Machine, find_device, list_devices
 from ..own_machines.advise import (
     LocalAdvice,
     describe_next,
@@ -55,8 +55,12 @@ def predict_local(
     question = question or LocalQuestion()
     paths = to_paths(hardware_files)
     contents = read_contents(_resolve(network, question), question.weights, question.kv_cache, question.engine)
-    device = find_device(gpu, paths)
+    named = find_device(gpu, paths)
+    device = Machine.single_device(named).device
     prediction = predict_on_device(contents, device, _processor_of(device, question, paths), question)
+    if named.parts is not None and question.gpus < named.parts.count:
+        note = f"one of the {named.parts.count} GPUs of {named.name}: `--workers {named.parts.count}` splits the layers"
+        prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, note))
     if prediction.is_whole or question.gpu_layers is not None or device.scope == "cpu":
         return prediction
     larger = next_device(prediction, contents, device, list_devices(paths), question)
@@ -98,7 +102,7 @@ def advise_local(
     if gpus is None:
         devices = [device for device in own_machine_devices(list_devices(paths)) if engine.runs_on(device)]
     else:
-        devices = [find_device(gpu, paths) for gpu in gpus]
+        devices = [Machine.single_device(find_device(gpu, paths)).device for gpu in gpus]
     names: Sequence[str | None] = list(weights or [])
     if not names:
         names = [None] if resolved.stored_tensors is not None else engine.advised

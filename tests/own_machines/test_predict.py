@@ -9,6 +9,7 @@ import math
 
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.engines.records import LOCAL_ENGINES
@@ -25,6 +26,18 @@ def test_contents_of_a_file() -> None:
     assert contents.stored_bytes / 2**30 == pytest.approx(39.59, rel=0.01)
     assert contents.cache_bytes(1) == 2 * 80 * 8 * 128 * 2
     assert contents.merged().stored_bytes == pytest.approx(contents.stored_bytes)
+
+
+@pytest.mark.parametrize(("board", "device"), [("k80", "k80-die"), ("m60", "m60-die"), ("mi250x", "mi250x-gcd")])
+def test_a_program_sees_the_devices_of_a_board(board: str, device: str) -> None:
+    """A board of two devices has no bandwidth for one program that one of them has not."""
+    named, one = (predict_local("llama-3.1-8b", gpu) for gpu in (board, device))
+    assert (named.token_s, named.prompt_s, named.usable_bytes) == (one.token_s, one.prompt_s, one.usable_bytes)
+    assert sum(note.startswith("one of the 2 GPUs of ") for note in named.notes) == 1
+    both = predict_local("llama-3.1-8b", board, LocalQuestion(gpus=2))
+    assert both.gpu == device and both.gpus == 2 and not any("one of the 2" in note for note in both.notes)
+    served, alone = (pl.serve("llama-3.1-8b", gpu=gpu, engine="llama.cpp", concurrency=1) for gpu in (board, device))
+    assert served.latencies == alone.latencies
 
 
 def test_windows_bound_the_cache() -> None:
