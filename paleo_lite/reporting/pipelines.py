@@ -42,7 +42,10 @@ def pipeline_headline(prediction: PipelinePrediction) -> str:
         size += f", {format_plural(sampling.frames, 'frame')}"
     steps = format_plural(sampling.steps, "step")
     devices = "" if prediction.split.devices == 1 else f"{prediction.split.devices} x "
-    situation = f"{prediction.network} on {devices}{prediction.machine.name}, {prediction.precision}, {size}, {steps}"
+    formats = prediction.precision
+    if prediction.weights != formats:
+        formats += f" with weights in {prediction.weights}"
+    situation = f"{prediction.network} on {devices}{prediction.machine.name}, {formats}, {size}, {steps}"
     if sampling.images > 1:
         situation += f", batch of {sampling.images}"
     time = format_si(prediction.time_s, "s")

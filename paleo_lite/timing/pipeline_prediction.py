@@ -228,6 +228,11 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
         return self.device.id
 
     @property
+    def weights(self) -> str:
+        """Format in which the denoiser's matrices are stored."""
+        return self.run.weights or self.run.products or self.run.precision
+
+    @property
     def execution(self) -> str:
         """Execution of the kernels."""
         return self.run.execution
@@ -438,6 +443,7 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
         fields = {
             "time_model": self.time_model,
             **msgspec.structs.asdict(self.sampling),
+            "weights": self.weights,
             "offload": self.offload,
             "ulysses": self.ulysses,
             "ring": self.ring,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..architectures.pipelines.sampling import PartRuns, part_runs
 from ..errors import BadValue
+from ..formats import FORMATS
 from ..machines import Device, Machine
 from .attention import EAGER, has_fused_attention
 from .calibrated import CalibratedModel
@@ -64,6 +65,14 @@ def _notes(run: PipelineRun, parts: Sequence[PartPrediction], device: Device) ->
         notes += (
             f"the denoiser's products with weights are in {run.products}; attention, everything between products and "
             f"the other parts are in {run.wide_precision}",
+        )
+    elif run.weights in FORMATS and FORMATS[run.weights].is_quantized:
+        narrow = FORMATS[run.weights].precision
+        has_units = narrow is not None and any(peak.precision == narrow for peak in device.peaks)
+        faster = f"; `--precision {run.weights}` computes in it" if has_units else ""
+        notes += (
+            f"the denoiser's weights in {run.weights} are converted to {run.precision} before each product, which "
+            f"saves memory but no time{faster}",
         )
     if run.attention == EAGER and not has_fused_attention(device):
         notes += (
