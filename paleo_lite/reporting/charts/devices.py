@@ -33,6 +33,9 @@ _MAX_TITLE_LENGTH = 80
 
 _SETTINGS = ("network", "precision", "phase", "batch_size", "devices")
 
+_DRAWN_OPTIONS = {"network", "gpu", "precision", "phase", "batch_size", "workers"}
+"""Options that tell the points of a device apart; further ones are in the names of rows."""
+
 
 def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, order: Sequence[str] = ()) -> Any:
     """Draw each prediction as a point with its 90% interval, a panel per network.
@@ -42,7 +45,9 @@ def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, orde
     in `predictions`. Raise BadValue if there are more than `ROWS_AT_MOST` predictions.
     """
     comparison = predictions if isinstance(predictions, Comparison) else Comparison("predict", [predictions])
-    if not are_steps([answer for answer in comparison.answers if not isinstance(answer, PictureScaling)]):
+    compared = set(comparison.settings[0]) if comparison.settings else set()
+    has_steps = are_steps([answer for answer in comparison.answers if not isinstance(answer, PictureScaling)])
+    if not has_steps or not compared <= _DRAWN_OPTIONS:
         return side_by_side_chart(comparison, "Answers side by side", "time")
     unique: dict[Any, DrawnPrediction] = {}  # one of a board's GPUs may have been requested in addition to the board
     for answer in comparison.answers:

@@ -79,3 +79,18 @@ def test_a_pipeline_on_several_numbers_of_devices_has_a_point_for_each():
     assert [dot["configuration"] for dot in dots] == ["h100-sxm, 1 device", "h100-sxm, 2 devices"]
     assert [dot["value"] / 1e3 for dot in dots] == pytest.approx([row.time_s for row in scaled.found])
     assert "batch 4" in spec["title"]["subtitle"][0]
+
+
+@pytest.mark.parametrize(
+    ("several", "labels"),
+    [
+        (lambda: pl.predict("resnet50", gpu="t4", image_size=[224, 384]), ["image size 224", "image size 384"]),
+        (lambda: pl.predict("llama-3-8b", gpu="l4", phase="decode", context=[1024, 4096]), ["ext 1024", "ext 4096"]),
+        (lambda: pl.diffusion("sdxl", gpu="rtx4090", steps=[20, 50]), ["steps 20", "steps 50"]),
+        (lambda: pl.diffusion("flux.1-dev", gpu="rtx4090", weights=["fp8", "int4"]), ["fp8", "int4"]),
+    ],
+)
+def test_every_value_of_any_option_is_drawn(several, labels):
+    """One of two points at the same place hid the other."""
+    spec = str(devices_chart(several()).to_dict())
+    assert [label for label in labels if label not in spec] == []
