@@ -206,6 +206,11 @@ def predict_local(
         return *token_under_limit(device, activity, device_s), host_s
 
     placed = min(possible, key=lambda placement: sum(token_parts(placement)[1:]))
+    cache_bytes = contents.cache_bytes(context)
+    host_bytes = placed.host_weight_bytes + cache_bytes * (1 - placed.cache_share)
+    if host_bytes and shares_memory(device):
+        device_bytes = placed.weight_bytes + cache_bytes * placed.cache_share + buffer_bytes
+        _check_shared_memory(contents, device, device_bytes + host_bytes, question)
     activity, device_s, host_s = token_parts(placed)
     seconds = device_s + host_s
     of_prompt, first_s = _prompt_parts(contents, device, device_constants, question, placed)
@@ -232,7 +237,6 @@ def predict_local(
     )
     if energy is not None and host_s:
         notes.append("the watts are those of the devices: the processor's are not included")
-    cache_bytes = contents.cache_bytes(context)
     return LocalPrediction(
         network=contents.name,
         gpu=device.id,
@@ -256,12 +260,23 @@ def predict_local(
         weight_bytes=placed.weight_bytes,
         cache_bytes=cache_bytes * placed.cache_share,
         buffer_bytes=buffer_bytes,
-        host_bytes=placed.host_weight_bytes + cache_bytes * (1 - placed.cache_share),
+        host_bytes=host_bytes,
         usable_bytes=budget,
         largest_context=largest_context(contents, placed.cache_share, budget - buffer_bytes - placed.weight_bytes),
         energy=energy,
         notes=tuple(notes),
     )
+
+
+def _check_shared_memory(contents: Contents, device: Device, needed_bytes: float, question: LocalQuestion) -> None:
+    """Raise DoesNotFit if a device and the processor that shares its memory need more than there is."""
+    stated = question.memory_bytes or device.memory_bytes
+    there_bytes = stated / 1e9 * 2**30 - RESERVED_BYTES  # memory of computers is sold in binary gigabytes
+    if needed_bytes > there_bytes:
+        raise DoesNotFit(
+            f"{contents.name} in {contents.weights} needs {needed_bytes / 1e9:.1f} GB, and {device.name} and its "
+            f"processor share {there_bytes / 1e9:.1f} GB: use narrower weights or a shorter context"
+        )
 
 
 def _deviations(device: BackendConstants, host: BackendConstants | None) -> tuple[float, float]:

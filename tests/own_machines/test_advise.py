@@ -81,10 +81,13 @@ def test_memory_of_a_mac() -> None:
 
 
 def test_a_mac_has_no_other_memory() -> None:
-    """What does not fit is not computed by the processor of another machine, unless it is named."""
+    """A processor that is named computes what Metal may not have, out of the same memory: 32 GiB of an M4."""
     with pytest.raises(DoesNotFit, match=r"which shares its memory with its processor, may use 22\.9 GB"):
         predict_local("llama-3.1-70b", "apple-m4")
-    assert not predict_local("llama-3.1-70b", "apple-m4", LocalQuestion(cpu="ryzen-9-7950x")).is_whole
+    with pytest.raises(DoesNotFit, match=r"needs 44\.\d GB, and Apple M4 and its processor share 33\.9 GB"):
+        predict_local("llama-3.1-70b", "apple-m4", LocalQuestion(cpu="apple-m4"))
+    beside = predict_local("llama-3.1-70b", "apple-m4", LocalQuestion(cpu="apple-m4", weights="q2_k"))
+    assert not beside.is_whole and beside.memory_bytes + beside.host_bytes < 33.9e9
     advice = advise_local("llama-3.1-8b", ["apple-m4"], LocalQuestion(device_memory="16GB"))
     assert advice.rows[0].weights == "q8_0" and all(row.is_whole for row in advice.rows)
     assert advice.notes[-1] == "left out, as it does not fit: f16 on Apple M4"
