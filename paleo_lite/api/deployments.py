@@ -143,7 +143,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         else:
             on_device = self._place(self.decoder, resolved_device, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
-        check_gathering(engine, on_device.attention_data, has_prefill_pool=prefill is not None)
+        check_gathering(engine, on_device.attention_data)
         if self.stage_blocks and (engine.launcher is None or not engine.launcher.stage_blocks):
             raise BadValue(f"`--engine-settings stage-blocks` is for vllm and sglang, not for {engine.name}")
         if self.settings["overhead_s"] is None:
@@ -318,13 +318,11 @@ _OPTIONS = {"draft": "--speculation", "draft_length": "--speculation", "sampling
 """Options of the command for parameters that have another name."""
 
 
-def check_gathering(engine: Server, ranks: int, *, has_prefill_pool: bool) -> None:
+def check_gathering(engine: Server, ranks: int) -> None:
     """Raise BadValue if a setting of how long prompts wait for others changes nothing."""
     iterations, share = "`--engine-settings batch-wait-iterations`", "`batch-wait-share`"
     if engine.gather_share and not engine.gather_iterations:
         raise BadValue(f"{share} of `--engine-settings` needs batch-wait-iterations=N, for which prompts wait at most")
-    if engine.gather_iterations and has_prefill_pool:
-        raise BadValue(f"{iterations} is for prompts that wait while others decode: leave it out with `--prefill-pool`")
     if engine.gather_share and ranks > 1:
         raise BadValue(f"{share} is not for `--attention-data-parallel`, with which prompts wait for one of each rank")
     if engine.gather_iterations and ranks == 1 and not engine.gather_share:

@@ -154,10 +154,25 @@ def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | No
         raise BadValue("`--admission` is for replicas that do both: leave `--prefill-pool` out")
     if question.workers is not None:
         raise BadValue("`--workers` is not for pools, whose devices are replicas times tensor times pipeline degree")
+    _check_gathering(question)
     prompts = _question_of_pool(question, settings_of(question.prefill_pool), speculation=None)
     decoding = _question_of_pool(question, settings_of(question.decode_pool))
     prefill = resolve(prompts, listings).make()
     return resolve(decoding, listings).make(prefill)
+
+
+def _check_gathering(question: Serve) -> None:
+    """Raise BadValue for how long prompts wait for others, where the engine knows such a wait, but not in pools."""
+    from ..engines.records import SERVERS
+
+    engine: Any = question.engine
+    settings = settings_of(question.engine_settings)
+    asked = [name for name in ("batch-wait-iterations", "batch-wait-share") if settings.get(name)]
+    if asked and engine in SERVERS and SERVERS[engine].gather_iterations is not None:
+        raise BadValue(
+            f"`--engine-settings {asked[0]}` is for prompts that wait while others decode: leave it out with "
+            "`--prefill-pool`"
+        )
 
 
 def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) -> Serve:

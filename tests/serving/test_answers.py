@@ -230,6 +230,16 @@ def test_ranks_wait_until_each_of_them_has_a_prompt() -> None:
         ),
         ("llama-3.1-8b", {"rate": 5, "engine_settings": "sampling=greedy", "engine": "vllm-0.7"}, "host was measured"),
         ("llama-3.1-8b", {"rate": 5, "engine_settings": WAITING}, "is for tensorrt-llm \\(the engine is vllm\\)"),
+        (
+            "llama-3.1-8b",
+            {"rate": 5, "engine_settings": "batch-wait-share=0.5"},
+            "`--engine-settings batch-wait-share` is for tensorrt-llm \\(the engine is vllm\\)",
+        ),
+        (
+            "llama-3.1-8b",
+            {**TRTLLM, "engine_settings": "batch-wait-share=0.5", "prefill_pool": {}},
+            "batch-wait-share` is for prompts that wait while others decode: leave it out with `--prefill-pool`",
+        ),
         ("llama-3.1-8b", {**TRTLLM, "engine_settings": "batch-wait-iterations=20"}, "needs batch-wait-share=FRACTION"),
         ("llama-3.1-8b", {**TRTLLM, "engine_settings": "batch-wait-share=0.5"}, "needs batch-wait-iterations=N"),
         ("llama-3.1-8b", {**TRTLLM, "engine_settings": WAITING, "prefill_pool": {}}, "leave it out with `--prefill-"),
