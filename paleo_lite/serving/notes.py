@@ -19,6 +19,7 @@ from .options import Speculation
 from .outcomes import Outcome
 from .prefix_cache import prefix_hit_rate
 from .requests import MAX_REQUESTS, Traffic
+from .stores import host_link_notes
 from .timed_engine import undivided_iteration_s
 
 _FIXED_SHARE = 0.05
@@ -245,6 +246,18 @@ def _elastic_notes(prepared: PreparedDeployment, traffic: Traffic, elasticity: E
     return notes
 
 
+def _host_notes(deployment: Deployment) -> list[str]:
+    """Return a note where a tier of the cache or adapters are read over a link that is only assumed."""
+    computing = deployment.prefill or deployment  # the replicas that look for prompts in the tiers
+    adapters = deployment.adapters
+    readers = []
+    if any(store.is_read_by_devices and not store.has_own_bandwidth for store in computing.stores):
+        readers.append(computing)
+    if adapters is not None and adapters.slots < adapters.count:
+        readers += [computing, deployment]
+    return list(dict.fromkeys(note for pool in readers for note in host_link_notes(pool.on_device.machine.device)))
+
+
 def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
     """Return notes on the cache of the devices, on pools of two engines, and on a group that one device would beat."""
     notes = []
@@ -252,6 +265,7 @@ def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
     if fixed_cache is not None:
         notes.append(fixed_cache)
     deployment = prepared.deployment
+    notes += _host_notes(deployment)
     if deployment.prefill is not None and not have_connector(deployment.prefill, deployment):
         notes.append(
             f"no connector is known that brings keys and values from {deployment.prefill.engine.program} to "

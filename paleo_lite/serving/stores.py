@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 from ..errors import BadValue
 from ..machines import Device, read_links
+from ..units import format_si
 
 HOST_SHARE = 43 / 63
 """Share of the bandwidth of its host link at which a device reads the host's memory.
 
-vLLM 0.14 on an H100 over PCIe 5: 3.0 ms per 1,000 tokens of Llama 3.1 8B, of 131,072 bytes, are 43 of 63 GB/s.
+vLLM 0.14 on an H100 over PCIe 5: 3.0 ms per 1,000 tokens of Llama 3.1 8B, of 131,072 bytes, are 43 of 63 GB/s. These
+are many blocks of a cache, which a server reads; `paleo_lite.timing.offload.LINK_SHARE`, of one large copy from pinned
+memory by itself, is larger.
 """
 
 USUAL_HOST_LINK = "pcie5-x16"
@@ -19,11 +22,30 @@ USUAL_HOST_LINK = "pcie5-x16"
 
 
 def host_bytes_per_s(device: Device) -> float:
-    """Return the bytes that a device reads from the host's memory per second."""
+    """Return the bytes that a device reads from the host's memory per second.
+
+    A device that shares that memory copies over no link: its memory reads and writes every byte.
+    """
+    if device.shares_host_memory:
+        return device.bandwidth_bytes_per_s / 2
+    return HOST_SHARE * read_links().link[_host_link(device) or USUAL_HOST_LINK].bandwidth_bytes_per_s
+
+
+def _host_link(device: Device) -> str | None:
+    """Return the link between a device and its host; None where none is on record."""
     links = read_links().link
-    named = [attached.link for attached in device.links if attached.link in links]
-    host = next((name for name in named if links[name].kind == "host"), USUAL_HOST_LINK)
-    return HOST_SHARE * links[host].bandwidth_bytes_per_s
+    named = (attached.link for attached in device.links if attached.link in links)
+    return next((name for name in named if links[name].kind == "host"), None)
+
+
+def host_link_notes(device: Device) -> list[str]:
+    """Return a note where a device reads its host's memory over a link that is only assumed."""
+    if device.shares_host_memory or _host_link(device) is not None:
+        return []
+    return [
+        f"no link between {device.name} and its host is on record: it is taken to read the memory of the host at "
+        f"{format_si(host_bytes_per_s(device), 'B/s', 3)}, as over {USUAL_HOST_LINK}"
+    ]
 
 
 class StoreKind(NamedTuple):
@@ -50,10 +72,14 @@ class CacheStore(NamedTuple):
     bytes_per_s: float  # at which a replica reads
     is_shared: bool
     is_read_by_devices: bool  # whether each device reads for itself
+    has_own_bandwidth: bool = False  # whether the question states it
 
 
 def make_stores(settings: Mapping[str, float], device: Device, devices: int) -> tuple[CacheStore, ...]:
-    """Return the stores of replicas of some devices; raise BadValue for a bandwidth of none."""
+    """Return the stores of replicas of some devices.
+
+    Raise BadValue for a bandwidth of none, or the memory of a host that is that of the devices.
+    """
     stores = []
     for name, kind in STORES.items():
         bandwidth = settings.get(f"{name}-bandwidth")
@@ -61,7 +87,21 @@ def make_stores(settings: Mapping[str, float], device: Device, devices: int) -> 
             if bandwidth is not None:
                 raise BadValue(f"`--cache-tiers {name}-bandwidth` needs {name}=SIZE")
             continue
+        if name == "host" and device.shares_host_memory:
+            raise BadValue(
+                f"`--cache-tiers host=SIZE` needs a host with memory of its own: {device.name} shares its memory with "
+                "the host, where `--memory-fraction` says how much the cache has"
+            )
         bytes_per_s = kind.bytes_per_s or devices * host_bytes_per_s(device)
         is_read_by_devices = kind.bytes_per_s is None
-        stores.append(CacheStore(name, settings[name], bandwidth or bytes_per_s, kind.is_shared, is_read_by_devices))
+        stores.append(
+            CacheStore(
+                name,
+                settings[name],
+                bandwidth or bytes_per_s,
+                kind.is_shared,
+                is_read_by_devices,
+                bandwidth is not None,
+            )
+        )
     return tuple(stores)

@@ -15,7 +15,8 @@ from ..units import format_si
 
 LINK_SHARE = 0.771
 """Share of a host link's data-sheet bandwidth that copies from pinned memory reach: 12.15 of 15.75 GB/s on a P100 PCIe
-(bandwidthTest, mpicbg-scicomp/gearshifft pull request 82)."""
+(bandwidthTest, mpicbg-scicomp/gearshifft pull request 82). That is one large copy; blocks of a cache, which a server
+reads, reach less (`paleo_lite.serving.stores.HOST_SHARE`)."""
 
 HOST_UPDATE_BYTES_PER_S = 112e9
 """Bytes of weights, gradients and state per second that the processors of a host update: the CPU-Adam of ZeRO-Offload

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.errors import PaleoError
+from paleo_lite.errors import BadValue, PaleoError
 from paleo_lite.machines import find_device
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.iteration_times import ScheduledTokens
@@ -19,7 +19,7 @@ from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.prefix_cache import Tier
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.simulator import Replica
-from paleo_lite.serving.stores import make_stores
+from paleo_lite.serving.stores import host_bytes_per_s, make_stores
 
 # 20 users x 27 rounds would be too slow: the cache of one H100 with little memory for it overflows in the same way.
 OVERFLOWING: dict[str, Any] = {
@@ -67,6 +67,25 @@ def test_host_memory_is_read_over_the_host_link(device: str, line_bytes_per_s: f
     """PCIe 4 has 31.5 GB/s in one direction, NVLink-C2C 450; of 63 GB/s of PCIe 5 an H100 reaches 43 (vLLM's blog)."""
     (host,) = make_stores({"host": 1e9}, find_device(device), 1)
     assert host.bytes_per_s == pytest.approx(43 / 63 * line_bytes_per_s)
+
+
+def test_what_shares_the_memory_of_its_host_copies_over_no_link() -> None:
+    """A DGX Spark has one memory of 273 GB/s, which reads and writes every byte that is copied within it."""
+    spark = find_device("dgx-spark")
+    assert host_bytes_per_s(spark) == pytest.approx(273e9 / 2)
+    with pytest.raises(BadValue, match="`--cache-tiers host=SIZE` needs a host with memory of its own"):
+        make_stores({"host": 1e9}, spark, 1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tiers", "is_assumed"),
+    [("h20", "host=64GB", True), ("h20", "host=64GB,host-bandwidth=40GB/s", False), ("h100-sxm", "host=64GB", False)],
+)
+def test_an_assumed_link_to_the_host_is_named(gpu: str, tiers: str, is_assumed: bool) -> None:
+    answer = pl.serve(
+        "llama-3.1-8b", gpu=gpu, cache_tiers=tiers, concurrency=2, num_requests=8, workload="conversation:turns=2"
+    )
+    assert any("and its host is on record" in note for note in answer.notes) == is_assumed
 
 
 @pytest.mark.parametrize(("engine", "is_overlapped"), [("sglang", True), ("vllm", False)])
