@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     demand, objectives = _demand(question), _objectives(question)
     is_without_traffic = demand.rate_per_s is None and demand.concurrency is None and demand.trace is None
     if objectives and is_without_traffic:
-        demand = _at_highest_rate(question, deployment, demand)
+        demand = _at_highest_rate(question, deployment, demand, listings)
     traffic, description = _traffic(question, demand, deployment)
     _check_options_of_traffic(question, deployment, traffic)
     classes = _classes(question)
@@ -111,11 +112,21 @@ def _simulate(
 ) -> tuple[PreparedDeployment, Serving]:
     """Return a deployment that is prepared for traffic, and the answer; raise DoesNotFit with what would fit."""
     from ..serving.answers import answer as simulated_answer
+
+    with _naming_what_fits(question, deployment, traffic, listings):
+        prepared = deployment.prepare(traffic)
+        return prepared, simulated_answer(prepared, traffic, **described)
+
+
+@contextmanager
+def _naming_what_fits(
+    question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
+) -> Iterator[None]:
+    """Let DoesNotFit name the smallest tensor parallelism with which a replica holds the requests."""
     from ..serving.cache import NoCacheRoom
 
     try:
-        prepared = deployment.prepare(traffic)
-        return prepared, simulated_answer(prepared, traffic, **described)
+        yield
     except NoCacheRoom as error:
         raise error.with_tensor(_smallest_tensor(question, deployment, traffic, listings)) from None
     except DoesNotFit as error:
@@ -154,14 +165,18 @@ def traffic_of(question: Serve, deployment: Deployment) -> Traffic:
     return _traffic(question, demand, deployment)[0]
 
 
-def _at_highest_rate(question: Serve, deployment: Deployment, demand: Demand) -> Demand:
+def _at_highest_rate(
+    question: Serve, deployment: Deployment, demand: Demand, listings: Mapping[str, Price | None] | None
+) -> Demand:
     """Return the demand with the highest rate that meets the objectives, in two digits."""
     from msgspec.structs import replace
 
     from ..serving.slo import highest_rate
 
     objectives = _objectives(question)
-    highest = highest_rate(deployment, objectives, _traffic_at(question, demand, deployment))
+    traffic_at = _traffic_at(question, demand, deployment)
+    with _naming_what_fits(question, deployment, traffic_at(math.inf, 1), listings):
+        highest = highest_rate(deployment, objectives, traffic_at)
     if highest is None:
         described = ", ".join(objective.describe() for objective in objectives)
         raise BadValue(f"no rate meets {described}: give `--rate` to see by how much they are missed")

@@ -94,14 +94,8 @@ def make_stores(settings: Mapping[str, float], device: Device, devices: int) -> 
             )
         bytes_per_s = kind.bytes_per_s or devices * host_bytes_per_s(device)
         is_read_by_devices = kind.bytes_per_s is None
+        is_given = bandwidth is not None
         stores.append(
-            CacheStore(
-                name,
-                settings[name],
-                bandwidth or bytes_per_s,
-                kind.is_shared,
-                is_read_by_devices,
-                bandwidth is not None,
-            )
+            CacheStore(name, settings[name], bandwidth or bytes_per_s, kind.is_shared, is_read_by_devices, is_given)
         )
     return tuple(stores)

@@ -35,6 +35,14 @@ def test_a_refusal_names_the_smallest_tensor_parallelism_that_fits(network: str,
     assert pl.serve(network, gpu=gpu, concurrency=2, tensor=tensor, num_requests=4).tensor == tensor
 
 
+def test_the_search_of_the_highest_rate_names_the_smallest_tensor_parallelism_too() -> None:
+    with pytest.raises(DoesNotFit, match=r": `--tensor 2` is the smallest that fits$"):
+        pl.serve("llama-3.1-70b", gpu="h100-sxm", slo="ttft=500ms")
+    asked = {"gpu": "h100-sxm", "slo": "ttft=60s", "input_tokens": 120_000}
+    with pytest.raises(DoesNotFit, match=r"that the KV cache holds; `--tensor 4` is the smallest that holds it$"):
+        pl.serve("llama-3.1-70b", tensor=2, **asked)
+
+
 def test_a_request_that_no_cache_holds_names_the_smallest_tensor_parallelism_whose_cache_does() -> None:
     """120,256 tokens of 80 blocks with 8 heads of 128 keys and values in 16 bits are 39 GB beside 141 GB of weights."""
     asked = {"gpu": "h100-sxm", "concurrency": 2, "input_tokens": 120_000, "num_requests": 4}
