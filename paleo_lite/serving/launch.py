@@ -322,7 +322,13 @@ def why_not_launched(deployment: Deployment, role: str = "worker") -> str:
         )
     stored = on_device.workload.weights
     if stored in FP4_WEIGHTS and not has_units(device, "fp4") and not launcher.converts_fp4:
-        return f"{engine} multiplies weights in {stored} in fp4, for which {device.name} has no units"
+        others = " and ".join(
+            name for name, server in SERVERS.items() if server.launcher and server.launcher.converts_fp4
+        )
+        return (
+            f"{engine} multiplies weights in {stored} in fp4, for which {device.name} has no units, so that the "
+            f"forecast is of kernels that it does not have: {others} convert these weights to 16 bits"
+        )
     cache = FORMATS[on_device.kv_cache]
     if cache.is_quantized and _plain_name(cache.name) not in launcher.kv_cache:
         return f"{engine} has no KV cache in {cache.name}; it has {', '.join(launcher.kv_cache)}"

@@ -99,9 +99,9 @@ def test_only_engines_that_convert_4_bit_floating_point_are_launched_with_it() -
     }
     assert [name for name, answer in commands.items() if answer.launch_command is None] == ["tensorrt-llm"]
     assert (
-        "no launch command: tensorrt-llm multiplies weights in nvfp4 in fp4, for which H100 SXM5 80GB has no units"
-        in (commands["tensorrt-llm"].notes)
-    )
+        "no launch command: tensorrt-llm multiplies weights in nvfp4 in fp4, for which H100 SXM5 80GB has no units, so "
+        "that the forecast is of kernels that it does not have: vllm and sglang convert these weights to 16 bits"
+    ) in commands["tensorrt-llm"].notes
     with pytest.raises(UnknownPrecision, match="Instinct MI300X has no fp4 peak"):
         pl.serve("llama-3.1-8b", gpu="mi300x", weights="nvfp4", **SHORT)
 
