@@ -69,12 +69,13 @@ def test_host_memory_is_read_over_the_host_link(device: str, line_bytes_per_s: f
     assert host.bytes_per_s == pytest.approx(43 / 63 * line_bytes_per_s)
 
 
-def test_what_shares_the_memory_of_its_host_copies_over_no_link() -> None:
-    """A DGX Spark has one memory of 273 GB/s, which reads and writes every byte that is copied within it."""
-    spark = find_device("dgx-spark")
-    assert host_bytes_per_s(spark) == pytest.approx(273e9 / 2)
+@pytest.mark.parametrize(("gpu", "memory_bytes_per_s"), [("dgx-spark", 273e9), ("mi300a", 5.3e12)])
+def test_what_shares_the_memory_of_its_host_copies_over_no_link(gpu: str, memory_bytes_per_s: float) -> None:
+    """One memory of 273 GB/s, or 5.3 TB/s (data sheets), reads and writes every byte that is copied within it."""
+    device = find_device(gpu)
+    assert host_bytes_per_s(device) == pytest.approx(memory_bytes_per_s / 2, rel=0.01)
     with pytest.raises(BadValue, match="`--cache-tiers host=SIZE` needs a host with memory of its own"):
-        make_stores({"host": 1e9}, spark, 1)
+        make_stores({"host": 1e9}, device, 1)
 
 
 @pytest.mark.parametrize(
