@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..counting import GENERATION_PHASES
-from ..counting.work import PHASES_WITH_GRADIENTS
-from ..errors import BadValue
+from ..errors import BadValue, DoesNotFit
 from .compare import (
     check_network_options,
     check_no_pipeline,
@@ -45,6 +46,7 @@ from .records import (
 from .values import BATCH_SIZE, FIT, INTEGER, TOKENS
 
 if TYPE_CHECKING:
+    from ..api.question import Question as ResolvedQuestion
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from ..timing.training_options import TrainingOptions
 
 PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
+FORWARD_BACKWARD = "forward+backward"
 EXECUTIONS = Names("execution", ".counting.fusion:EXECUTIONS")
 ENGINES = Names("serving engine", ".engines.records:SERVERS")
 
@@ -163,32 +166,54 @@ def _answer_one(question: Any) -> Prediction:
     check_network_options(question, question.phase)
     asked = question
     question = with_usual_precision(_with_precision_of_engine(question))
-    return predict_pass(
-        Question.from_options(
-            question,
-            question.network,
-            remedy_answers=_remedy_answers(asked),
-            gpu=find_asked_device(question),
-            batch_size=1 if question.batch_size == FIT else question.batch_size,
-            fit_batch=question.batch_size == FIT,
-            training=_training(question),
-            execution=_execution(question),
-            policy=None if _is_known_to_models(question.engine) else question.engine,
-        )
+    fits = question.batch_size == FIT
+    names_remedies = question.phase != FORWARD_BACKWARD  # whose remedies are those of a training step
+    passes = Question.from_options(
+        question,
+        question.network,
+        names_remedies=names_remedies,
+        remedy_answers=_remedy_answers(asked),
+        gpu=find_asked_device(question),
+        batch_size=1 if fits else question.batch_size,
+        fit_batch=fits,
+        training=_training(question),
+        execution=_execution(question),
+        policy=None if _is_known_to_models(question.engine) else question.engine,
     )
+    if names_remedies:
+        return predict_pass(passes)
+    return _with_remedies_of_training(asked, passes)
+
+
+def _with_remedies_of_training(question: Any, passes: ResolvedQuestion) -> Prediction:
+    """Return the prediction of both passes of a step without its update, with the remedies that `train` names.
+
+    These are options of `train`, whose step has the state of an optimizer: it gives their times, memory and fit.
+    """
+    from ..api.prediction import predict_pass
+    from .train import remedies_in_training
+
+    try:
+        prediction = predict_pass(passes)
+    except DoesNotFit as error:
+        raise DoesNotFit(f"{error}; `train` with the same options names remedies of a training step") from None
+    fit = prediction.memory
+    if fit is None or fit.fits:
+        return prediction
+    remedies = remedies_in_training(question, less_than_bytes=fit.total_bytes)
+    return msgspec.structs.replace(prediction, memory=msgspec.structs.replace(fit, remedies=remedies))
 
 
 def _remedy_answers(question: Any) -> RemedyAnswers | None:
-    """Return what is answered with other options, of passes with gradients by `train`; None without memory."""
-    has_gradients = question.phase in PHASES_WITH_GRADIENTS
-    if not question.memory and not has_gradients:
-        return None
-    from ..timing.capacity import RemedyAnswers
-
-    if has_gradients:
+    """Return what is answered with other options, of a training step by `train`; None where remedies have no times."""
+    if question.phase == "training":
         from .train import remedy_answers
 
         return remedy_answers(question)
+    if not question.memory or question.phase == FORWARD_BACKWARD:
+        return None
+    from ..timing.capacity import RemedyAnswers
+
     return RemedyAnswers(lambda changes: float(_answer_one(replace(question, **changes)).time_s), None)
 
 

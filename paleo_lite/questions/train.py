@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
     from ..timing.capacity import RemedyAnswers
+    from ..timing.memory import MemoryRemedy
 
 
 @dataclass(frozen=True)
@@ -364,14 +365,28 @@ def _answer_one(question: Any, *, names_remedies: bool = True, makes_up_batch: b
     )
 
 
+def _as_training(question: Any) -> Train:
+    """Return the question about a training step that a question of another kind is about, or stands beside."""
+    given = {name: getattr(question, name) for name in question.given() if name in options_of(Train)}
+    given["batch_size"] = question.batch_size  # whose default other kinds do not have
+    return Train(question.network, **given)
+
+
+def remedies_in_training(question: Any, less_than_bytes: int) -> tuple[MemoryRemedy, ...]:
+    """Return the remedies of `train` for a question about both passes of a step, which need less than some bytes.
+
+    Their times are relative to the step that `train` answers, which has an update.
+    """
+    step: Any = _answer(_as_training(question), names_micro_batch=False)
+    return tuple(remedy for remedy in step.memory.remedies if remedy.total_bytes < less_than_bytes)
+
+
 def remedy_answers(question: Any) -> RemedyAnswers:
     """Return what `train` answers with other options; the question may be of another kind, about a training step."""
     from ..distributed.request import link_to_give
     from ..timing.capacity import RemedyAnswers
 
-    given = {name: getattr(question, name) for name in question.given() if name in options_of(Train)}
-    given["batch_size"] = question.batch_size  # whose default other kinds do not have
-    asked = Train(question.network, **given)
+    asked = _as_training(question)
 
     def time_with(changes: Mapping[str, Any]) -> float:
         settings = settings_of(asked.training_settings) | settings_of(changes.get("training_settings"))

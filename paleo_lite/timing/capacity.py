@@ -64,9 +64,9 @@ def predict_with_memory(
         raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
     if fit_batch:
         workload = workload.with_changes(batch_size=workload.options.accumulation)
-        fit = fit_memory(workload, machine, model)
+        fit = fit_memory(workload, machine, model) if names_remedies else compare_memory(workload, machine, model)
         if fit.largest_batch is None:
-            raise DoesNotFit(too_large_message(workload, machine, fit))
+            raise DoesNotFit(too_large_message(workload, machine, fit, names_remedies=names_remedies))
         workload = workload.with_changes(batch_size=fit.largest_batch)
     prediction = predict(workload, machine, model)
     if names_remedies:
@@ -76,12 +76,14 @@ def predict_with_memory(
     return msgspec.structs.replace(prediction, memory=fit)
 
 
-def too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> str:
+def too_large_message(workload: Workload, machine: Machine, fit: MemoryFit, *, names_remedies: bool = True) -> str:
     """Return the sentence about a network of which not even one sample per micro-batch fits, with its remedies."""
     least = "one sample" if workload.options.accumulation == 1 else "one sample per micro-batch"
     text = f"{workload.network.name} in {workload.precision} does not fit on {machine.device.name}: {least} needs "
     text += f"{format_si(fit.memory.total_bytes, 'B')} of {format_si(fit.usable_bytes, 'B')} "
     text += f"({format_si(fit.capacity_bytes, 'B')} less {format_si(fit.reserve_bytes, 'B')} of reserve)"
+    if not names_remedies:
+        return text
     helpful = [remedy for remedy in fit.remedies if remedy.fits]
     if not helpful:
         return f"{text}; no single remedy makes it fit"
