@@ -29,7 +29,16 @@ from .figures import (
 from .kernel_timer import KernelTime, time_decode_kernels
 from .latencies import Latencies, join_latencies, simulate_causes, summarize_latencies
 from .launch import launch, to_launch
-from .notes import front_end_notes, mean_context, notes_of, queue_notes, rounds_notes, short_run_notes, unsteady_notes
+from .notes import (
+    front_end_notes,
+    mean_context,
+    notes_of,
+    queue_notes,
+    rounds_notes,
+    short_run_notes,
+    stall_notes,
+    unsteady_notes,
+)
 from .outcomes import share_within
 from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
@@ -354,6 +363,7 @@ def _traffic_notes(
         found += unsteady_notes(prepared, traffic, saturation_per_s)
         found += rounds_notes(traffic, answered_per_s, saturation_per_s)
     found += front_end_notes(prepared, traffic, expected.latencies["ttft_s"]["p50"])
+    found += stall_notes(prepared, traffic)
     if prepared.deployment.elasticity is None and prepared.deployment.admission is None:
         found += queue_notes(expected.simulated.outcomes, expected.latencies["ttft_s"]["mean"])
     return found

@@ -15,6 +15,7 @@ from .cache import CacheRoom
 from .deployment import Deployment, PreparedDeployment, have_connector
 from .elastic import Elasticity
 from .iteration_times import ScheduledTokens
+from .latencies import STALL_S
 from .options import Speculation
 from .outcomes import Outcome
 from .prefix_cache import prefix_hit_rate
@@ -162,6 +163,19 @@ def front_end_notes(prepared: PreparedDeployment, traffic: Traffic, ttft_s: floa
     return [
         f"first tokens include {format_si(added_s, 's', 3)} in front of the engine that benchmarks of users who send "
         "the next request after an answer show, and those of a rate do not"
+    ]
+
+
+def stall_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
+    """Return a note on the stall of pools that are not warm, which the intervals of split pools contain."""
+    if prepared.prefill is None or len(prepared.levels) == 1:
+        return []
+    requests = len(traffic.counted)
+    of_each = format_si(STALL_S / requests, "s", 3)
+    return [
+        f"the upper ends of the mean time to first token and latency contain a stall of {STALL_S:g} s at the first "
+        f"requests, {of_each} of each of {requests:,}, of split pools that compile kernels then: of warm pools they "
+        "are lower, and medians and other quantiles do not contain it"
     ]
 
 

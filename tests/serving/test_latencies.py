@@ -89,6 +89,20 @@ def test_the_first_requests_of_split_pools_may_wait_for_kernels(split: Deploymen
     assert high is not None and high > STALL_S / 20
 
 
+SPLIT: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "input_tokens": 512, "output_tokens": 32}
+STALL_NOTE = "contain a stall of 10 s at the first requests, 100 ms of each of 100"
+
+
+def test_a_note_says_that_upper_ends_of_split_pools_contain_a_stall() -> None:
+    """10 s over 100 requests are 0.1 s of each."""
+    pools = {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}
+    together, split = (pl.serve("llama-3-8b", **SPLIT, **more, num_requests=100) for more in ({}, pools))
+    assert [note for note in split.notes if STALL_NOTE in note]
+    assert not any("a stall of" in note for note in together.notes)
+    mean = split.latencies["ttft_s"]["mean"]
+    assert mean.value is not None and mean.high is not None and mean.high > mean.value + STALL_S / 100
+
+
 CLOSED: dict[str, Any] = {"gpu": "h100-sxm", "concurrency": 16, "input_tokens": 2048}
 
 
