@@ -1,9 +1,10 @@
 """Published gains of fleets by routers, tiers of the cache, split pools and drafts, beside their forecasts.
 
 ``python -m validation fleet``. A gain is a figure with a change of the deployment over the same without it. Both are
-measured by one source, so that what its servers have in common cancels. Nothing is fitted to these rows but
-`Server.draft_pass_s`, to those of EAGLE-3. Where a benchmark sends requests at several rates, one after the other, the
-last one is compared, which begins with warm caches.
+measured by one source, so that what its servers have in common cancels. Of the constants of the forecasts only
+`Server.draft_pass_s` is fitted to these rows, to those of EAGLE-3. The lengths of Mooncake's requests on split A10 are
+inferred from the latencies and throughputs published with them (`_A10`). Where a benchmark sends requests at several
+rates, one after the other, the last one is compared, which begins with warm caches.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NO_GAIN = 1.1
 ORDERS = 5
 """Random orders of requests over which figures are averaged where these decide which replicas have long queues.
 
-The gain of host memory in the time to first token is .52 to 1.05 in six of them.
+In each of six orders by itself, the gain of host memory in the time to first token is .52 to 1.05.
 """
 
 Stages = tuple[tuple[int, int], ...]
