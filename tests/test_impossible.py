@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.errors import PaleoError
 from paleo_lite.formats import FORMATS
 from paleo_lite.machines import find_device, list_devices
@@ -206,8 +207,8 @@ def narrower_weights_need_more(kind: str, choose: random.Random) -> str | None:
     wide, narrow = (formats[place] for place in sorted(choose.sample(range(len(formats)), 2)))
     if FORMATS[narrow].bits_per_number == FORMATS[wide].bits_per_number:
         return None
-    if wide in ("fp4", "nvfp4") and kind != "local":
-        return None  # of mixtures, integers in 4 bits are for the experts only, and these formats for all matrices
+    if wide in ("fp4", "nvfp4") and kind != "local" and find_network(options["network"]).is_mixture:
+        return None  # integers in 4 bits are for the experts only, and these formats for all matrices
     less, more = (ask(kind, **options | {"weights": name}) for name in (narrow, wide))
     if less is None or more is None:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..timing.intervals import QUANTILES
+from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -56,12 +56,12 @@ def sharpness(low: ArrayLike, high: ArrayLike) -> float:
 def interval_scores(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> Floats:
     """Return the interval score of the logarithm of each 90% interval, lower is better.
 
-    It is the width of the interval, plus 2 / (1 - 0.9) times the distance of the measurement from it (Gneiting and
-    Raftery 2007, JASA 102, equation 43).
+    It is the width of the interval, plus 2 / alpha times the distance of the measurement from it, where alpha is the
+    probability that it is outside (Gneiting and Raftery 2007, JASA 102, equation 43).
     """
     measured, low, high = np.log(measured), np.log(low), np.log(high)
     outside: Floats = np.maximum(low - measured, 0.0) + np.maximum(measured - high, 0.0)
-    return high - low + 20 * outside
+    return high - low + 2 / (1 - INTERVAL_LEVEL) * outside
 
 
 def mean_error(rows: Sequence[GroupAccuracy]) -> float:
