@@ -116,7 +116,9 @@ def has_adapter_units(question: Rl) -> bool:
 
 def has_reference(question: Rl) -> bool:
     """Return whether probabilities under frozen weights keep the policy near them."""
-    wanted = question.rules.has_reference if question.reference is None else bool(question.reference)
+    wanted = question.rules.has_reference and question.framework_rules.has_reference
+    if question.reference is not None:
+        wanted = bool(question.reference)
     return wanted and question.rules.can_have_reference
 
 

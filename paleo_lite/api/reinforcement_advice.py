@@ -92,8 +92,8 @@ def advise_rl(question: Rl) -> RlAnswer:
             is_colocated = trained.devices == generated.devices == devices.total
             if not is_colocated and trained.devices + generated.devices != devices.total:
                 continue
-            if is_colocated and question.steps_off:
-                continue  # rollouts that are off need devices of their own
+            if is_colocated and (question.steps_off or not question.framework_rules.takes_turns):
+                continue  # rollouts that are off need devices of their own, as those of some frameworks do
             off = 0 if is_colocated else steps_off
             predicted = _together(base, devices, jobs.mean, trained, generated, off, lengths)
             if rollout_bytes_of(predicted) <= usable_bytes(devices.device):

@@ -22,7 +22,7 @@ from ..timing.memory import usable_bytes
 from ..timing.notes import range_notes
 from ..timing.predicting import predict
 from ..units import format_si
-from .reinforcement import MOMENTS_SHARE, Predicted, describe_evidence
+from .reinforcement import Predicted, describe_evidence
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
@@ -144,8 +144,6 @@ def rollout_bytes_of(predicted: Predicted) -> float:
     if not predicted.devices.is_colocated:
         return engine_bytes
     staying_bytes = 0.0 if framework.offloads_optimizer else trainer.optimizer_bytes
-    if framework.moves_moments:
-        staying_bytes *= 1 - MOMENTS_SHARE
     staying_bytes += 0.0 if framework.offloads_parameters else trainer.parameter_bytes
     return engine_bytes + staying_bytes
 

@@ -51,7 +51,22 @@ def _answer(question: Rl) -> RlAnswer:
         if chosen:
             raise BadValue(f"`--advise` chooses `--{chosen[0].replace('_', '-')}` itself: leave it out")
         return advise_rl(question)
-    return answer_rl(question)
+    return answer_rl(_with_usual_division(question))
+
+
+def _with_usual_division(question: Rl) -> Rl:
+    """Return the question with half of the devices for the engines of a framework that gives them devices of their own.
+
+    prime-rl trains on one device and generates on another unless it is told otherwise.
+    """
+    takes_turns = question.framework_rules.takes_turns or not question.rules.rolls_out
+    if takes_turns or question.rollout_workers is not None:
+        return question
+    if question.workers < 2:
+        raise BadValue(
+            f"`--framework {question.framework}` generates on devices of their own: give 2 `--workers`, or more"
+        )
+    return replace(question, rollout_workers=question.workers // 2)
 
 
 def _with_evidence(question: Rl) -> Rl:

@@ -80,7 +80,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     framework: Several[str] = option(
         "generic", group=STEP_GROUP, is_common=True, metavar="NAME",
         type=Names("framework", ".reinforcement.frameworks:FRAMEWORKS"),
-        help="Framework, with its order of phases and its defaults: nemo-rl, verl, openrlhf, trl, slime.",
+        help="Framework, with its order of phases and its defaults: nemo-rl, verl, openrlhf, trl, slime, prime-rl.",
     )  # fmt: skip
     prompts: Several[int] = option(
         64, group=STEP_GROUP, is_common=True, type=INTEGER, metavar="N", help="Prompts per step."
@@ -169,7 +169,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     reference: bool | None = option(
         group=STEP_GROUP, type=YesNo(), is_single=True, metavar="yes|no",
         help="Whether log-probabilities under a reference are computed, for a penalty. [default: that of the "
-        "algorithm]",
+        "algorithm; no with prime-rl]",
     )  # fmt: skip
     reward: dict[str, Any] | str | None = option(
         group=STEP_GROUP, type=REWARD_SETTINGS, metavar="KEY=VALUE,...",
@@ -178,7 +178,8 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     )  # fmt: skip
     rollout_workers: Several[int | None] = option(
         group=ROLLOUT_GROUP, is_common=True, type=INTEGER, metavar="N",
-        help="Devices of the engines alone, of those of --workers. [default: trainer and engines take turns on all]",
+        help="Devices of the engines alone, of those of --workers. [default: trainer and engines take turns on all; "
+        "half of them with prime-rl]",
     )  # fmt: skip
     rollout_tensor: Several[int] = option(
         1, group=ROLLOUT_GROUP, is_common=True, type=INTEGER, metavar="N", help="Tensor-parallel size of an engine."

@@ -42,6 +42,9 @@ class Framework(NamedTuple):
     recomputes_log_probs: bool = True
     keeps: str = FREE  # `FREE` or `SLEEP`
     offloads_optimizer: bool = False  # whether the optimizer's state leaves the devices during rollouts
+    # Whether trainer and engines can take turns on the same devices, as they do by default.
+    takes_turns: bool = True
+    has_reference: bool = True  # whether an algorithm with a penalty computes a reference by default
     # Whether the moments of the optimizer are in the memory of the host but for the update of the weights itself.
     moves_moments: bool = False
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
@@ -105,11 +108,16 @@ FRAMEWORKS = {
     ),
     "prime-rl": Framework(
         "prime-rl of Prime Intellect: FSDP2 and vLLM",
-        "PrimeIntellect-ai/prime-rl 559b447",
+        "PrimeIntellect-ai/prime-rl 559b447; devices: packages/prime-rl-configs/src/prime_rl/configs/rl.py at 004274e; "
+        "reference: packages/prime-rl-configs/src/prime_rl/configs/algorithm.py at 065a864",
         execution="eager",
         has_megatron=False,
         sharding="full-shard",
-        moves_moments=True,  # optim_cpu_offload, by default
+        takes_turns=False,  # num_train_gpus and num_infer_gpus, 1 of each, whose sum has to be in the node
+        has_reference=False,  # the rl loss of GRPOAlgoConfig has none, and the policy alone is hosted
+        # optim_cpu_offload: docs/scaling.md, "Optimizer Offloading" ("remains enabled by default"). It was added as
+        # False on 2026-01-31 (CHANGELOG.md at 0051cbb), and its default was still that at 004274e.
+        moves_moments=True,
         recomputes_log_probs=False,
     ),
     "slime": Framework(

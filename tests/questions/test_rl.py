@@ -144,11 +144,22 @@ def test_state_that_stays_takes_the_memory_of_rollouts() -> None:
     base = {"network": "qwen3-8b", "engine_settings": "memory-fraction=0.5"}
     moved, kept = ask(framework="generic", **base), ask(framework="verl", **base)
     assert kept.rollout_bytes > moved.rollout_bytes and moved.fits
-    half = ask(framework="prime-rl", **base)  # whose moments, 8 of 12 bytes per parameter, are on the host
-    assert half.rollout_bytes < kept.rollout_bytes
     crowded = ask(framework="verl", network="qwen3-8b", engine_settings="memory-fraction=0.95")
     assert crowded.fits is False
     assert any("engine and trainer do not fit beside each other" in note for note in crowded.notes)
+
+
+def test_prime_rl_trains_and_generates_on_devices_of_their_own_without_a_reference() -> None:
+    """Its rl.py has one device for each by default, and its loss of GRPO has no reference."""
+    usual = ask(framework="prime-rl", workers=8)
+    assert (usual.is_colocated, usual.trainer_devices, usual.rollout_devices) == (False, 4, 4)
+    assert "reference_log_probs" not in usual.phases
+    assert "reference_log_probs" in ask(framework="prime-rl", workers=8, reference="yes").phases
+    assert ask(framework="prime-rl", workers=8, rollout_workers=6).trainer_devices == 2
+    with pytest.raises(BadValue, match="`--framework prime-rl` generates on devices of their own: give 2 `--workers`"):
+        ask(framework="prime-rl", workers=1)
+    ranked = ask(framework="prime-rl", workers=8, advise=True)
+    assert ranked.divisions and all(row.rollout_workers for row in ranked.divisions)
 
 
 def test_steps_and_epochs_cost_hours() -> None:
