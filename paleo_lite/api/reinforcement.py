@@ -30,7 +30,7 @@ from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, LargestMicroBatch, TrainerTimes, time_trainer
-from ..reinforcement.weights import WeightTransfer, has_host_link, summon_adapters, swap_s, transfer_weights
+from ..reinforcement.weights import WeightTransfer, gather_blocks, has_host_link, swap_s, transfer_weights
 from ..serving.cache import NoCacheRoom
 from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
@@ -413,7 +413,7 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
     asked = settings_of(question.engine_settings).get("transfer")
     adapters = () if framework.merges_adapters else adapter_products(job.workload.trained_layers)
     if adapters and has_adapter_units(question) and devices.is_colocated and asked is None:
-        return summon_adapters(network, adapters, constants)
+        return gather_blocks(network, adapters, constants)
     evidence = evidence_of(question.calibration)
     return transfer_weights(
         network,

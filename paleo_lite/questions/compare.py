@@ -157,14 +157,14 @@ def usual_precision(question: Any, gpu: Any) -> str:
 
 def half_precision(question: Any, gpu: Any) -> str:
     """Return the first of the half precisions that a device has; fp32 if it has none."""
-    from ..serving.products import USUAL_PRECISION, usual_half
+    from ..serving.products import USUAL_PRECISION, first_precision
 
     if gpu is None:  # of a topology or a platform, which are not older than the half precisions
         return USUAL_PRECISION
     from ..files import to_paths
     from ..machines import Machine, find_device
 
-    return usual_half(Machine.single_device(find_device(gpu, to_paths(question.hardware_files))).device)
+    return first_precision(Machine.single_device(find_device(gpu, to_paths(question.hardware_files))).device)
 
 
 def published_weights(question: Any) -> str | None:

@@ -64,26 +64,26 @@ def transfer_weights(
     return WeightTransfer(constants.handover_s + seconds + tensors * tensor_s, received_bytes, tensors, rate)
 
 
-UNIT_PASSES_OF_SUMMONING = 2
+UNIT_PASSES_OF_GATHERED_BLOCKS = 2
 """Forward passes whose time the host takes to gather an adapter, read it and free it again."""
 
 MASTER_BYTES = 4
 """Bytes of a number of the weights of a trainer in fp32."""
 
 
-def summon_adapters(network: Network, adapters: Sequence[Layer], constants: RlConstants) -> WeightTransfer:
+def gather_blocks(network: Network, adapters: Sequence[Layer], constants: RlConstants) -> WeightTransfer:
     """Return how adapters that are units of FSDP reach an engine on the same devices, which keeps the other weights.
 
     verl gathers whole blocks, of which it takes the adapters (`layered_summon_lora_params`, verl/utils/fsdp_utils.py).
     """
-    summoned_s = MASTER_BYTES * network.parameters / constants.summoned_bytes_per_s
-    units_s = UNIT_PASSES_OF_SUMMONING * constants.unit_s * len(adapters)
+    gathered_s = MASTER_BYTES * network.parameters / constants.gathered_blocks_bytes_per_s
+    units_s = UNIT_PASSES_OF_GATHERED_BLOCKS * constants.unit_s * len(adapters)
     sent_bytes = MASTER_BYTES * float(sum(layer.parameters for layer in adapters))
     return WeightTransfer(
-        constants.handover_s + summoned_s + units_s,
+        constants.handover_s + gathered_s + units_s,
         sent_bytes,
         count_tensors(adapters),
-        constants.summoned_bytes_per_s,
+        constants.gathered_blocks_bytes_per_s,
         wakes_engine=False,
     )
 

@@ -98,7 +98,7 @@ def remaining_widths(
     traffic: Traffic,
     simulated: Mapping[str, Simulated],  # by level of the times of iterations: "low", "expected" and "high"
     first_token_deviation: float,  # of the logarithm of the wait for a first token beside those of iterations
-    in_step: Simulated | None = None,  # users in step, who wait for longer; None where they are not apart
+    synchronised: Simulated | None = None,  # users in step, who wait for longer; None where they are not apart
 ) -> RemainingWidths:
     """Return what measured servers leave of the intervals under some traffic, by the causes of its mean latencies.
 
@@ -124,7 +124,9 @@ def remaining_widths(
     # logarithms add up in quadrature.
     of_iterations = math.log(first_s["high"] / first_s["low"]) / 2
     of_wait = Z_90 * first_token_deviation
-    of_step = 0.0 if in_step is None else max(math.log(_mean_s(in_step, FIRST_TOKEN) / first_s["expected"]), 0.0)
+    of_step = 0.0
+    if synchronised is not None:
+        of_step = max(math.log(_mean_s(synchronised, FIRST_TOKEN) / first_s["expected"]), 0.0)
     stated = (math.hypot(of_iterations, of_wait) + math.hypot(of_iterations, of_wait, of_step)) / 2
     of_others = math.sqrt(stated**2 - of_iterations**2)
     variances = learned.variances(FIRST_TOKEN, shares[FIRST_TOKEN])

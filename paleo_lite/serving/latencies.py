@@ -76,9 +76,9 @@ def simulate_causes(
             )
             causes.append(Cause(low, high))
         causes.append(Cause(at_levels["expected"], _stalled(at_levels["expected"], len(traffic.counted))))
-    in_step = traffic.in_step()
-    if in_step is not None:
-        latencies = summarize_latencies(prepared.simulate(in_step))
+    synchronised = traffic.in_step()
+    if synchronised is not None:
+        latencies = summarize_latencies(prepared.simulate(synchronised))
         causes.append(Cause(latencies, latencies, prepared.first_token_width))
     return causes
 

@@ -32,10 +32,10 @@ def choose_precision(weights: str | None, device: Device, unit: str | None = Non
     narrow = None if weights is None else _NARROW.get(weights)
     if narrow is not None and has_units(device, narrow, unit):
         return narrow
-    return usual_half(device)
+    return first_precision(device)
 
 
-def usual_half(device: Device) -> str:
+def first_precision(device: Device) -> str:
     """Return the first of the half precisions that a device has; fp32 if it has none, as vLLM's `--dtype auto` does."""
     return next((name for name in HALF_PRECISIONS if has_units(device, name)), "fp32")
 

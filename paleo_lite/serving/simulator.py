@@ -104,7 +104,7 @@ class Replica:
         self.is_blocked, self.stays_without_room = False, engine.reserved_output == 0 and not tiers
 
         # Whether waiting prompts wait for others, and the iterations for which they have done so.
-        self.is_gathering, self.gathered_iterations = False, 0
+        self.is_batch_waiting, self.batch_waited_iterations = False, 0
 
         # Prompts in progress, as [request, computed tokens, tokens], and the rank of each request.
         self.prompts: list[list[int]] = []
@@ -171,8 +171,8 @@ class Replica:
         if self.adapters is not None:
             self.adapters.is_waited_for = False
         has_room = self.used_blocks + self.decoding * self.most_growth <= self.total_blocks or self._make_room()
-        self.is_gathering = bool(self.engine.gather_iterations and self.waiting and self._waits_for_others())
-        if has_room and self.waiting and not self.is_blocked and not self.is_gathering:
+        self.is_batch_waiting = bool(self.engine.gather_iterations and self.waiting and self._waits_for_others())
+        if has_room and self.waiting and not self.is_blocked and not self.is_batch_waiting:
             self._admit()
         if self.prompts:
             self._run_prompt_iteration()
@@ -360,8 +360,8 @@ class Replica:
         else:
             tokens = self.decoding * (self.draft_length + 1) + sum(self.inputs[request] for request in self.waiting)
             is_over = tokens >= engine.gather_share * engine.max_batched_tokens
-        if is_over or self.gathered_iterations >= engine.gather_iterations:
-            self.gathered_iterations = 0
+        if is_over or self.batch_waited_iterations >= engine.gather_iterations:
+            self.batch_waited_iterations = 0
             return False
         return True
 
@@ -473,10 +473,10 @@ class Replica:
         tokens = iterations if not self.draft_length else self._positions_after(iterations) - self.position
         if (tokens // self.block_tokens + 1) * decoding > self.total_blocks - self.used_blocks:
             iterations = self._iterations_to_full_cache(iterations)
-        if self.is_gathering:
+        if self.is_batch_waiting:
             assert self.engine.gather_iterations is not None
-            iterations = min(iterations, self.engine.gather_iterations - self.gathered_iterations)
-        is_awaited = self.is_gathering or (not self.waiting and decoding < self.engine.max_sequences)
+            iterations = min(iterations, self.engine.gather_iterations - self.batch_waited_iterations)
+        is_awaited = self.is_batch_waiting or (not self.waiting and decoding < self.engine.max_sequences)
         if self.arriving and is_awaited:
             iterations = min(iterations, self._iterations_until(self.arriving[0][0]))
         if iterations > 1 and self.limit_s < math.inf:
@@ -487,8 +487,8 @@ class Replica:
         else:
             one_s = self._decoding_s(self.cached_tokens + 0.5 * decoding * max(tokens - 1, 0))
         time_s = iterations * one_s
-        if self.is_gathering:
-            self.gathered_iterations += iterations
+        if self.is_batch_waiting:
+            self.batch_waited_iterations += iterations
         self._pass_time(time_s, iterations, decoding)
         if iterations > 1:  # the cache grows from one iteration to the next
             self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(tokens) * time_s

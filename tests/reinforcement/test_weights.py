@@ -12,7 +12,7 @@ from paleo_lite.distributed.platforms import usual_computer
 from paleo_lite.machines import find_device
 from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
-from paleo_lite.reinforcement.weights import count_tensors, summon_adapters, swap_s, transfer_weights
+from paleo_lite.reinforcement.weights import count_tensors, gather_blocks, swap_s, transfer_weights
 from paleo_lite.timing.fine_tuning import FineTuning, adapt_layers, adapter_products
 from paleo_lite.timing.offload import host_bandwidth_bytes_per_s
 
@@ -77,7 +77,7 @@ def test_adapters_that_are_units_are_gathered_with_their_blocks() -> None:
     """By hand: 14 matrices of each of 24 blocks at two forward passes, and all weights in fp32."""
     network = find_network("qwen2.5-0.5b")
     adapters = adapter_products(adapt_layers(network.layers, FineTuning(lora_rank=32)))
-    constants = msgspec.structs.replace(rl_constants(), handover_s=0.5, unit_s=1e-3, summoned_bytes_per_s=10e9)
-    found = summon_adapters(network, adapters, constants)
+    constants = msgspec.structs.replace(rl_constants(), handover_s=0.5, unit_s=1e-3, gathered_blocks_bytes_per_s=10e9)
+    found = gather_blocks(network, adapters, constants)
     assert found.time_s == pytest.approx(0.5 + 2e-3 * 24 * 14 + 4 * network.parameters / 10e9)
     assert found.tensors == 24 * 14 and not found.wakes_engine

@@ -16,7 +16,7 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.questions.records import settings_of
 from paleo_lite.reinforcement.constants import RlConstants
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
-from paleo_lite.reinforcement.weights import UNIT_PASSES_OF_SUMMONING
+from paleo_lite.reinforcement.weights import UNIT_PASSES_OF_GATHERED_BLOCKS
 
 from .published import TRANSFER, RlMeasurement
 
@@ -55,10 +55,10 @@ def parts_of(rows: Sequence[RlMeasurement], constants: RlConstants) -> list[Fitt
 def _transfer_part(row: RlMeasurement, constants: RlConstants) -> FittedPart:
     """Return the transfer of a row; in that of a whole step the engines wake on the same devices."""
     if has_units(row):
-        without_host = msgspec.structs.replace(constants, unit_s=0.0, handover_s=0.0, summoned_bytes_per_s=1.0)
+        without_host = msgspec.structs.replace(constants, unit_s=0.0, handover_s=0.0, gathered_blocks_bytes_per_s=1.0)
         wires = predict_transfer(row.question, without_host)
-        scaled = {"unit_s": float(UNIT_PASSES_OF_SUMMONING * wires.tensors), "handover_s": 1.0}
-        return FittedPart(row, row.phases["transfer"], scaled, {"summoned_bytes_per_s": wires.time_s}, {})
+        scaled = {"unit_s": float(UNIT_PASSES_OF_GATHERED_BLOCKS * wires.tensors), "handover_s": 1.0}
+        return FittedPart(row, row.phases["transfer"], scaled, {"gathered_blocks_bytes_per_s": wires.time_s}, {})
     bare = dict.fromkeys(("tensor_s", "resharded_tensor_s", "converted_s", "handover_s"), 0.0)
     full_shares = dict.fromkeys(SHARES.values(), 1.0)
     wires = predict_transfer(row.question, msgspec.structs.replace(constants, **bare, **full_shares))
