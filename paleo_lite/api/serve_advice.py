@@ -35,6 +35,7 @@ from ..serving.candidates import (
     equal_to_best,
     prices_of,
     published_drafts,
+    within,
 )
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.options import Speculation
@@ -179,8 +180,30 @@ def _confirm(
     if rejected:
         advice = without_best(advice)
         shown = min(rejected, key=lambda trial: max(each.ratio for each in trial.missed)).candidate
+    elif demand.concurrency is not None:
+        nearly = _nearly_meeting(advice, devices)
+        met = next((each for each in nearly if not _try(deployments, each, demand, objectives).missed), None)
+        if met is not None:
+            advice, shown = accept(advice, met), met
     prepared, traffic, description = _prepare(deployments, shown, demand)
     return advice, answer(prepared, traffic, description, notes=[*_notes(advice, shown), *notes])
+
+
+NEARLY = 1.5
+"""Ratio of a latency to its objective in the short simulations of the ranking, up to which the asked users are tried.
+
+They begin together there, and are served longer: first tokens of all of them are shorter than those of the first ones.
+"""
+
+
+def _nearly_meeting(advice: DeploymentAdvice, devices: int | None) -> list[Candidate]:
+    """Return one candidate of each deployment that nearly meets the objectives, as they are ranked."""
+    nearly: dict[object, Candidate] = {}
+    for candidate in advice.candidates:
+        fits = within(candidate, devices) is candidate
+        if fits and candidate.objective_ratio is not None and candidate.objective_ratio <= NEARLY:
+            nearly.setdefault(candidate.deployment, candidate)
+    return list(nearly.values())[:CONFIRMED]
 
 
 class _Trial(NamedTuple):

@@ -541,3 +541,15 @@ def test_advice_without_a_value_is_by_the_usual_figure() -> None:
 def test_a_rate_beyond_all_replicas_is_named() -> None:
     with pytest.raises(BadValue, match=r"`--rate` 100,000 needs [0-9,]+ replicas, of which 2,000 can be simulated"):
         pl.serve("llama-3.1-8b", gpu="h100-sxm", tensor=1, rate=100_000, advise="cost")
+
+
+@pytest.mark.slow
+def test_what_nearly_meets_an_objective_is_tried_with_the_asked_users() -> None:
+    """All users of the short simulations begin together: none met 3 s, and the one shown as nearest has 2.97 s."""
+    advised = pl.serve(
+        "deepseek-r1", gpu="h200-sxm", workers=16, concurrency=128, input_tokens=2000, output_tokens=500,
+        engine="sglang", slo="ttft=3s", advise="cost",
+    )  # fmt: skip
+    assert advised.advice is not None and advised.advice.best is not None and advised.slo["missed"] == []
+    assert advised.latencies["ttft_s"]["p90"].value <= 3
+    assert not any("no deployment meets" in note for note in advised.notes)
