@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..counting import GENERATION_PHASES
+from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue, DoesNotFit
 from .compare import (
     check_network_options,
@@ -54,7 +55,9 @@ if TYPE_CHECKING:
     from ..timing.training_options import TrainingOptions
 
 PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
-FORWARD_BACKWARD = "forward+backward"
+WITHOUT_UPDATE = PHASES_WITH_GRADIENTS - {"training"}
+"""Phases with the gradients of a training step, but not its update; their remedies are those of a training step."""
+
 EXECUTIONS = Names("execution", ".counting.fusion:EXECUTIONS")
 ENGINES = Names("serving engine", ".engines.records:SERVERS")
 
@@ -167,7 +170,7 @@ def _answer_one(question: Any) -> Prediction:
     asked = question
     question = with_usual_precision(_with_precision_of_engine(question))
     fits = question.batch_size == FIT
-    names_remedies = question.phase != FORWARD_BACKWARD  # whose remedies are those of a training step
+    names_remedies = question.phase not in WITHOUT_UPDATE
     passes = Question.from_options(
         question,
         question.network,
@@ -186,7 +189,7 @@ def _answer_one(question: Any) -> Prediction:
 
 
 def _with_remedies_of_training(question: Any, passes: ResolvedQuestion) -> Prediction:
-    """Return the prediction of both passes of a step without its update, with the remedies that `train` names.
+    """Return the prediction of passes of a training step without its update, with the remedies that `train` names.
 
     These are options of `train`, whose step has the state of an optimizer: it gives their times, memory and fit.
     """
@@ -210,7 +213,7 @@ def _remedy_answers(question: Any) -> RemedyAnswers | None:
         from .train import remedy_answers
 
         return remedy_answers(question)
-    if not question.memory or question.phase == FORWARD_BACKWARD:
+    if not question.memory or question.phase in WITHOUT_UPDATE:
         return None
     from ..timing.capacity import RemedyAnswers
 

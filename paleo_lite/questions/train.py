@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import BadValue
+from ..errors import BadValue, PaleoError
 from .cluster_records import AmountOptions, ClusterOptions, ParallelOptions
 from .compare import (
     check_network_options,
@@ -373,11 +373,14 @@ def _as_training(question: Any) -> Train:
 
 
 def remedies_in_training(question: Any, less_than_bytes: int) -> tuple[MemoryRemedy, ...]:
-    """Return the remedies of `train` for a question about both passes of a step, which need less than some bytes.
+    """Return the remedies of `train` for a question about passes of a step, which need less than some bytes.
 
-    Their times are relative to the step that `train` answers, which has an update.
+    Their times are relative to the step that `train` answers, which has an update; a step that it refuses has none.
     """
-    step: Any = _answer(_as_training(question), names_micro_batch=False)
+    try:
+        step: Any = _answer(_as_training(question), names_micro_batch=False)
+    except PaleoError:
+        return ()
     return tuple(remedy for remedy in step.memory.remedies if remedy.total_bytes < less_than_bytes)
 
 

@@ -14,6 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from paleo_lite.cli import main
+from paleo_lite.questions.predict import Predict
+from paleo_lite.questions.train import remedies_in_training
 
 TOO_LARGE = {  # questions that do not fit, with the remedies that they have at least
     "train resnet50 --gpu v100-sxm2-16gb --batch-size 256": 8,
@@ -28,6 +30,7 @@ TOO_LARGE = {  # questions that do not fit, with the remedies that they have at 
     "predict vit_b_16 --gpu t4 --batch-size 4096 --precision fp32 --memory": 1,
     "predict resnet50 --gpu k80-die --precision fp64 --batch-size 64 --phase forward+backward": 6,
     "predict llama-3.2-3b --gpu rtx4090 --precision bf16 --batch-size 4 --phase forward+backward": 8,
+    "predict llama-3.2-1b --gpu rtx4090 --precision bf16 --batch-size 16 --phase backward": 8,
     "diffusion flux.1-dev --phase training --gpu a100-sxm-40gb": 8,
 }
 
@@ -72,8 +75,8 @@ def test_remedies_are_the_answers_of_their_options(question: str) -> None:
     answer = ask(words)
     remedies = answer["memory"]["remedies"]
     assert answer["fits"] is False and len(remedies) >= TOO_LARGE[question]
-    # Remedies of both passes without an update are options of `train`, whose step has one: times are relative to it.
-    without = ask(changed(words, [])) if "forward+backward" in words else answer
+    # Remedies of passes without an update are options of `train`, whose step has one: times are relative to it.
+    without = ask(changed(words, [])) if {"backward", "forward+backward"} & {*words} else answer
     for remedy in remedies:
         found = ask(changed(words, shlex.split(remedy["options"])))
         rows = found.get("rows")
@@ -85,6 +88,19 @@ def test_remedies_are_the_answers_of_their_options(question: str) -> None:
         assert remedy["time_ratio"] == pytest.approx(time_s / without["time_s"], rel=1e-6), remedy["options"]
         assert remedy["total_bytes"] == pytest.approx(memory, rel=1e-3), remedy["options"]
         assert remedy["fits"] is fits, remedy["options"]
+
+
+def test_a_step_that_train_refuses_has_no_remedies() -> None:
+    """Batch norms are folded into convolutions for inference only."""
+    question = Predict("vgg16", gpu="t4", phase="forward+backward", batch_size=8, execution="folded")
+    assert remedies_in_training(question, less_than_bytes=10**12) == ()
+
+
+def test_a_pass_of_which_no_sample_fits_refers_to_train() -> None:
+    said = "; `train` with the same options names remedies"
+    words = ["predict", "llama-3-8b", "--gpu", "rtx4090", "--precision", "bf16", "--batch-size", "fit"]
+    result = CliRunner().invoke(main, [*words, "--phase", "forward+backward"])
+    assert result.exit_code and said in result.stderr and "remedies that make it fit" not in result.stderr
 
 
 PRINTED = {  # questions whose answer or refusal names options or a command that would help, with their number
