@@ -22,7 +22,7 @@ from ..machines import Machine, find_device
 from ..profiles.detect import open_profile
 from ..progress import report
 from ..result_files.beside import Beside, MeasuredBesideForecast
-from ..result_files.configuration import COUNT_BEFORE, FACTS, count_of, precision_of
+from ..result_files.configuration import COUNT_BEFORE, FACTS, count_of, precision_of, weights_of
 from ..result_files.detect import read_result, recognise
 from ..result_files.findings import Findings, Reading
 from ..result_files.network_names import find_network_name
@@ -220,12 +220,6 @@ def describe_situation(reading: Reading, findings: Findings) -> str:
     return ", ".join(words[name].format(value) for name, value in shown.items() if value)
 
 
-def _weights(facts: dict[str, Any]) -> str | None:
-    """Return the format of the weights, where it is one that is known."""
-    name = str(facts.get("weights") or "").lower()
-    return name if name in FORMATS else None
-
-
 def _kv_cache(facts: dict[str, Any]) -> str | None:
     """Return the format of the KV cache, such as that of ``fp8_e4m3``, where it is narrower than 16 bits and known."""
     name = str(facts.get("kv_cache") or "").lower().partition("_")[0]
@@ -247,7 +241,7 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
         if users is None:
             raise BadValue("neither a rate nor a concurrency is in the file")
     settings: dict[str, Any] = _division_of_server(facts)
-    weights = _weights(facts)
+    weights = weights_of(facts)
     answer: Any = serve(
         facts["network"],
         gpu=facts["gpu"],
@@ -317,6 +311,11 @@ def _division_of_server(facts: dict[str, Any]) -> dict[str, int]:
     return settings
 
 
+def _local_weights(facts: dict[str, Any]) -> str | None:
+    """Return the format of the weights on one's own machine, which a precision such as bf16 names, too."""
+    return weights_of(facts) or precision_of(facts)
+
+
 def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a generated token, on one's own machine or of a batch on an engine."""
     context = ((count_of(facts, "depth") or 0) + (count_of(facts, "generated") or 0) // 2) or None
@@ -325,7 +324,7 @@ def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
 
         if facts.get("tokens"):
             raise BadValue("a rate that mixes prompt and generation has no forecast")
-        answer: Any = local(facts["network"], gpu=facts["gpu"], weights=_weights(facts), context=context, **more)
+        answer: Any = local(facts["network"], gpu=facts["gpu"], weights=_local_weights(facts), context=context, **more)
         return [Forecast("tpot_s", answer.token_s, answer.token_interval_s, answer)]
     if context is None:
         raise BadValue("the tokens in the cache are not in the file")
@@ -340,7 +339,7 @@ def _ask_prompt(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     if str(facts.get("engine")) in LOCAL_TOOLS:
         from ..questions.local import local
 
-        answer: Any = local(facts["network"], gpu=facts["gpu"], weights=_weights(facts), prompt=tokens, **more)
+        answer: Any = local(facts["network"], gpu=facts["gpu"], weights=_local_weights(facts), prompt=tokens, **more)
         return [Forecast("time_s", answer.prompt_s, answer.prompt_interval_s, answer)]
     return _ask_pass(facts, more, phase="prefill", sequence_length=tokens, figure="time_s")
 
@@ -401,7 +400,7 @@ def measured_picture(
         hardware_files=hardware_files,
         calibration=calibration,
         precision=precision_of(facts) or "bf16",
-        weights=_weights(facts),
+        weights=weights_of(facts),
         batch_size=count_of(facts, "batch_size") or 1,
         image_size=f"{width}x{height}" if width and height else count_of(facts, "image_size"),
         execution=None if execution is None else str(execution),
@@ -533,7 +532,7 @@ def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **set
         facts["network"],
         gpu=facts["gpu"],
         precision=precision_of(facts) or ("bf16" if language else "fp32"),
-        weights=_weights(facts),
+        weights=weights_of(facts),
         batch_size=batch_size,
         **{name: value for name, value in settings.items() if value is not None},
         **more,

@@ -10,8 +10,10 @@ from typing import Any
 
 from ..errors import BadFile, PaleoError
 from ..files import file_exists, read_limited
+from ..formats import FORMATS, FORMATS_OF_PRODUCTS
 from ..machines import find_device
 from ..text import normalize_name
+from ..units import PRECISION_BYTES
 from .findings import Findings
 from .network_names import find_network_name
 from .text import to_number
@@ -86,8 +88,28 @@ def complete(findings: Findings, user_options: dict[str, Any]) -> None:
     precision = findings.configuration.get("precision")
     if isinstance(precision, str):
         findings.configuration["precision"] = _ARITHMETIC.get(precision.lower(), precision)
-    _guess_from_names(findings, recorded_name)
+    stated_format = str({**sidecar, **options}.get("precision") or "").lower()
+    _guess_device(findings)
+    names_weights = stated_format in FORMATS and FORMATS[stated_format].is_quantized and "weights" not in sidecar
+    if names_weights:
+        _take_format(findings, stated_format)
+    else:
+        _guess_format(findings, recorded_name)
     findings.missing = _missing(findings)
+
+
+def _take_format(findings: Findings, stated: str) -> None:
+    """Take the format of weights that a stated precision such as fp8 names instead of a recorded one."""
+    facts = (findings.configuration, *(reading.values for reading in findings.readings))
+    recorded = dict.fromkeys(str(each.pop("weights", "")).lower() for each in facts)
+    others = [name for name in recorded if name in FORMATS and name != stated]
+    if others:
+        findings.doubt(
+            f"the file records weights in {', '.join(others)}, and precision {stated} was given, which is taken"
+        )
+    for reading in findings.readings:
+        reading.values.pop("precision", None)
+    findings.guessed.pop("weights", None)
 
 
 def _stated(findings: Findings, name: str) -> dict[str, list[Any]]:
@@ -169,15 +191,20 @@ def find_gpu(text: str) -> tuple[str, int | None]:
     return match[2], int(match[1][:-1]) if match[1] else None
 
 
-def _guess_from_names(findings: Findings, recorded_name: str) -> None:
-    """Guess device, count and format from the recorded name of the network, the given one, the file and its folder."""
+def _guess_device(findings: Findings) -> None:
+    """Guess device and count from the name of the file or of its folder."""
+    if "gpu" in findings.configuration or any("gpu" in reading.values for reading in findings.readings):
+        return
+    for how, text in (("the name of the file", findings.path.stem), ("the folder", findings.path.parent.name)):
+        gpu, count = find_gpu(text)
+        if gpu:
+            findings.guess(how, gpu=gpu, devices=count)
+            break
+
+
+def _guess_format(findings: Findings, recorded_name: str) -> None:
+    """Guess the format from the recorded name of the network, the given one, or the name of the file."""
     configuration = findings.configuration
-    if "gpu" not in configuration and not any("gpu" in reading.values for reading in findings.readings):
-        for how, text in (("the name of the file", findings.path.stem), ("the folder", findings.path.parent.name)):
-            gpu, count = find_gpu(text)
-            if gpu:
-                findings.guess(how, gpu=gpu, devices=count)
-                break
     in_network = _FORMATS.search(recorded_name) or _FORMATS.search(str(configuration.get("network") or ""))
     match = in_network or _FORMATS.search(findings.path.stem)
     if match and "weights" not in configuration:
@@ -212,10 +239,18 @@ def _in_rows(findings: Findings, name: str) -> bool:
 
 
 def precision_of(facts: dict[str, Any]) -> str | None:
-    """Return the precision of the arithmetic, where it is one that is known."""
+    """Return the precision of products, also a format such as nvfp4 of both operands, where it is one that is known."""
     name = str(facts.get("precision") or "").lower()
     name = _AUTOCAST.get(name, name)
-    return name if name in ("fp32", "fp16", "bf16", "tf32") else None
+    return name if name in PRECISION_BYTES or name in FORMATS_OF_PRODUCTS else None
+
+
+def weights_of(facts: dict[str, Any]) -> str | None:
+    """Return the format of the weights, also one that is recorded as the precision, where it is one that is known."""
+    weights, precision = (str(facts.get(name) or "").lower() for name in ("weights", "precision"))
+    if weights in FORMATS:
+        return weights
+    return precision if precision in FORMATS and FORMATS[precision].precision is None else None
 
 
 def count_of(facts: dict[str, Any], name: str) -> int | None:

@@ -83,6 +83,17 @@ def test_rows_of_a_server_are_evidence(slow_server: EvidenceCalibration) -> None
         assert sum(row.shares.values()) == pytest.approx(1, abs=0.001)
 
 
+def test_the_stated_format_is_that_of_the_evidence(tmp_path: Path) -> None:
+    """A server with `--precision fp8` is evidence of fp8, also of the answer that states its weights alone."""
+    found = pl.calibrate(write(tmp_path / "bench.json", bench(8, 20)), gpu="h100-sxm", precision="fp8", tensor=1)
+    assert isinstance(found, EvidenceCalibration)
+    assert found.precision == "fp8"
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "input_tokens": 1000, "output_tokens": 200, "concurrency": 8}
+    for stated in ({"precision": "fp8"}, {"weights": "fp8"}):
+        answer = pl.serve("llama-3.1-8b", calibration=found, num_requests=32, **asked, **stated)
+        assert "another format" not in " ".join(answer.notes)
+
+
 def test_the_same_server_moves_towards_what_was_measured(slow_server: EvidenceCalibration) -> None:
     shipped, moved = forecast(), forecast(calibration=slow_server)
     before, after = (answer.latencies["tpot_s"]["mean"] for answer in (shipped, moved))

@@ -56,6 +56,27 @@ def test_a_server_with_quantised_weights_and_cache(tmp_path: Path) -> None:
     assert rows["tpot_s"].forecast == asked["latencies"]["tpot_s"]["mean"]["value"]
 
 
+@pytest.mark.parametrize("in_sidecar", [False, True])
+@pytest.mark.parametrize("recorded", [{}, {"quantization": "awq"}])
+def test_a_stated_format_is_that_of_the_forecast(in_sidecar: bool, recorded: dict[str, str], tmp_path: Path) -> None:
+    """A precision such as fp8 names the format of weights too, as that of `serve` does, whatever the file records."""
+    stated = {} if in_sidecar else {"precision": "fp8"}
+    if in_sidecar:
+        (tmp_path / "result.json.toml").write_text('precision = "fp8"')
+    result = compare(json.dumps(json.loads(VLLM_SERVE) | recorded), tmp_path, gpu="h100-sxm", **stated)
+    asked = pl.serve("llama-3.1-8b", gpu="h100-sxm", tensor=2, input_tokens=1000, output_tokens=201, concurrency=10,
+                     num_requests=100, precision="fp8").to_dict()  # fmt: skip
+    rows = {row.figure: row for row in result.rows}
+    for figure in ("ttft_s", "tpot_s"):
+        assert rows[figure].forecast == asked["latencies"][figure]["mean"]["value"]
+    assert any("weights in awq" in note for note in result.notes) is bool(recorded)
+
+
+def test_a_precision_that_the_device_lacks_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="fp8"):
+        compare(VLLM_SERVE, tmp_path, gpu="a100-sxm-80gb", precision="fp8")
+
+
 def test_a_printed_report_with_medians_and_its_commands(tmp_path: Path) -> None:
     """The report has no means, and the network is that of the command beside it."""
     text = (
