@@ -193,6 +193,11 @@ def choose_formats(
     plain = precision if precision in ("fp16", "fp32", "tf32") else "bf16"
     name = weights or precision
     name = LIKE_KERNELS.get(name, name)
+    if name == "nvfp4" and precision in ("fp8", "int8"):
+        raise BadValue(
+            "engines multiply weights in nvfp4 in fp4, or in 16 bits on devices without units for it, not in "
+            f"{precision}: leave `--precision {precision}` out"
+        )
     if name == "fp8" and has_experts and precision == "fp8":
         name = "fp8-block"
     if precision == "int8" and name == "int8":

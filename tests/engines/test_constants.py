@@ -67,6 +67,12 @@ def test_devices_share_the_family_of_their_memory() -> None:
     assert msgspec.structs.replace(memory, type="hbm3").family == memory.family == "HBM"  # of a user's own file
 
 
+@pytest.mark.parametrize("precision", ["fp8", "int8"])
+def test_4_bit_floating_point_is_not_multiplied_in_8_bits(precision: str) -> None:
+    with pytest.raises(BadValue, match=f"not in {precision}: leave `--precision {precision}` out"):
+        choose_formats(precision, "nvfp4", "bf16", has_experts=False, has_latent_attention=False)
+
+
 def test_a_generation_has_the_same_instructions() -> None:
     """Compute capability 10 of B200 and B300, 12 of RTX PRO 6000 (CUDA C++ Programming Guide, compute capabilities)."""
     generations = [generation_of(find_device(name)) for name in ("b200", "gb200", "b300", "rtx-pro-6000")]

@@ -197,9 +197,11 @@ def _prepare(recipe: Recipe) -> PreparedDeployment:
     if recipe.drafted:
         acceptance = acceptance_of(ACCEPTED[recipe.drafted], recipe.drafted)
         drafting = {"speculation": {"tokens": recipe.drafted, "acceptance": acceptance}}
+    is_narrow = recipe.precision == "fp4"
     question = Serve(
-        "deepseek-r1", gpu=DEVICES.get(recipe.gpu, recipe.gpu), engine=recipe.engine, precision="fp8",
-        weights="nvfp4" if recipe.precision == "fp4" else None, kv_cache="fp8", concurrency=recipe.concurrency,
+        "deepseek-r1", gpu=DEVICES.get(recipe.gpu, recipe.gpu), engine=recipe.engine,
+        precision=None if is_narrow else "fp8", weights="nvfp4" if is_narrow else None, kv_cache="fp8",
+        concurrency=recipe.concurrency,
         prefill_pool=settings["prefill"], decode_pool=settings["decode"], **drafting,
     )  # fmt: skip
     traffic = _traffic(recipe)
