@@ -116,7 +116,8 @@ FRAMEWORKS = {
         takes_turns=False,  # num_train_gpus and num_infer_gpus, 1 of each, whose sum has to be in the node
         has_reference=False,  # the rl loss of GRPOAlgoConfig has none, and the policy alone is hosted
         # optim_cpu_offload: docs/scaling.md, "Optimizer Offloading" ("remains enabled by default"). It was added as
-        # False on 2026-01-31 (CHANGELOG.md at 0051cbb), and its default was still that at 004274e.
+        # False on 2026-01-31 (CHANGELOG.md at 0051cbb), and its default was still that at 004274e; published steps of
+        # 559b447 are nearer to forecasts with it (docs/accuracy.md).
         moves_moments=True,
         recomputes_log_probs=False,
     ),
