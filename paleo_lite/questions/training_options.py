@@ -155,6 +155,8 @@ def division_of(question: Any) -> tuple[str, ParallelConfig | None]:
     if name in REPLICATING and not divides_blocks(question):
         return _division_of_replicas(question)
     parallel = _parallel_config(question, None)
+    if question.strategy in REPLICATING and parallel is not None:
+        name = "ddp"  # only where no strategy is stated do networks in blocks shard the state of the optimizer
     if name not in SHARDINGS:
         return name, parallel
     if parallel is not None or _resolved_network(question).is_language_model:

@@ -210,6 +210,15 @@ def test_impossible_deadlines(asked, sentence) -> None:
         pl.train(**asked)
 
 
+@pytest.mark.parametrize("more", [{"tensor": 2}, {"pipeline": 2}, {"communication": {"sequence-parallel": True}}])
+def test_replicas_have_two_names_in_blocks_too(more: dict[str, Any]) -> None:
+    """Only where no strategy is stated do tensor-parallel groups shard the state of the optimizer (ZeRO 1)."""
+    asked: dict[str, Any] = {"network": "gpt2", "gpu": "a100-sxm-80gb", "workers": 8, "optimizer": "adamw", **more}
+    data, ddp, usual = (pl.train(**asked, strategy=name).to_dict() for name in ("data", "ddp", None))
+    assert data == ddp
+    assert data["rows"][0]["memory_bytes"] > usual["rows"][0]["memory_bytes"]
+
+
 @pytest.mark.spread(3)
 @pytest.mark.parametrize(
     "more",
