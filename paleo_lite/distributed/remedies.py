@@ -27,6 +27,9 @@ NOTABLE_GAIN = 0.02
 
 _MOST_SHOWN = 3
 
+_SHARDING_OF_TENSOR = "zero-1"
+"""How `train` divides the state of the optimizer among tensor-parallel groups unless it is told otherwise."""
+
 MICRO_BATCHES_TRIED = (64, 32, 16, 8, 4, 2)
 """Sizes of micro-batches of which the largest that fits is compared with a single sample."""
 
@@ -62,6 +65,10 @@ def fitting_note(
         if any(change.option in enough for change in together):
             continue
         parallel = {name: value for change in together for name, value in change.parallel.items()}
+        name = " ".join(change.option for change in together)
+        if "tensor" in parallel and "sharding" not in parallel and config.zero_stage == 0:
+            parallel["sharding"] = _SHARDING_OF_TENSOR
+            name += f" --strategy {_SHARDING_OF_TENSOR}"
         options = {name: value for change in together for name, value in change.training.items()}
         try:
             changed = job
@@ -78,9 +85,8 @@ def fitting_note(
             too_large_bytes.append(float(memory_bytes))
             continue
         step = predict_step(changed, topology, changed_settings, global_batch, "3d", cluster)
-        name = " ".join(change.option for change in together)
         fitting.append((float(step.time_s), float(memory_bytes), name))
-        enough.add(name)
+        enough.update(change.option for change in together if len(together) == 1)
     if fitting:
         shown = [
             f"`{name}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"
@@ -115,12 +121,16 @@ def _possible_changes(job: Job, config: ParallelConfig, topology: Topology, glob
             {},
         )
     micro_batch = config.micro_batch_size
+    replicas = max(workers // (config.tensor * config.pipeline * config.context), 1)
     if config.micro_batches:  # their number is given, and not their size
-        replicas = max(workers // (config.tensor * config.pipeline * config.context), 1)
         micro_batch = global_batch // (replicas * config.micro_batches)
     while micro_batch > 1:
         micro_batch //= 2
-        yield _Change(f"--micro-batch {micro_batch}", {"micro_batch_size": micro_batch, "micro_batches": 0}, {})
+        if config.micro_batches > 1:
+            number = global_batch // (replicas * micro_batch)
+            yield _Change(f"--accumulation {number}", {"micro_batch_size": 1, "micro_batches": number}, {})
+        else:
+            yield _Change(f"--micro-batch {micro_batch}", {"micro_batch_size": micro_batch, "micro_batches": 0}, {})
     if job.workload.options.offload == "none":
         yield _Change("--offload cpu", {}, {"offload": "cpu"})
 

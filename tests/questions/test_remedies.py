@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from paleo_lite.cli import main
 from paleo_lite.questions.predict import Predict
 from paleo_lite.questions.train import remedies_in_training
+from paleo_lite.units import format_si
 
 TOO_LARGE = {  # questions that do not fit, with the remedies that they have at least
     "train resnet50 --gpu v100-sxm2-16gb --batch-size 256": 8,
@@ -141,3 +142,37 @@ def test_printed_commands_run_as_they_are_written(question: str) -> None:
     assert len(commands) >= PRINTED[question]
     for command in commands:
         ask(command)
+
+
+FITTING_NOTES = {  # questions of many devices that do not fit, with the changes that their note names
+    "train llama-3.1-8b --gpu h100-sxm --workers 64 --sequence-length 8192": 3,
+    "train llama-3.1-8b --gpu h100-sxm --workers 64 --sequence-length 8192 --mixed-precision": 3,
+    "train llama-3.1-8b --gpu h100-sxm --workers 64 --sequence-length 8192 --strategy ddp --batch-size 2": 3,
+    "train llama-3.1-8b --gpu h100-sxm --workers 64 --sequence-length 8192 --micro-batch 2": 3,
+    "train llama-3.1-8b --gpu h100-sxm --workers 64 --sequence-length 8192 --accumulation 2 --batch-size 4": 3,
+    "train qwen3-32b --gpu h100-sxm --workers 16 --mixed-precision": 3,
+    "train llama-3.1-70b --gpu h100-sxm --workers 16 --mixed-precision --sequence-length 4096": 1,
+    "train llama-3.1-70b --gpu h100-sxm --workers 64 --mixed-precision --tensor 4": 1,
+    "train llama-3-8b --gpu a100-sxm-40gb --workers 8": 3,
+    "train llama-3-8b --gpu a100-sxm-40gb": 1,
+}
+
+
+def stated_changes(answer: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the changes that the notes of an answer name: options, memory and time of a step."""
+    notes = answer["notes"] + [note for row in answer.get("rows", ()) for note in row.get("notes", ())]
+    pattern = r"`(--[^`]+)` \(([^()]+ [kMG]?B) and ([^()]+s) per step\)"
+    return list(dict.fromkeys(found for note in notes for found in re.findall(pattern, note)))
+
+
+@pytest.mark.spread(4)
+@pytest.mark.parametrize("question", FITTING_NOTES)
+def test_changes_have_the_memory_and_time_of_the_command_they_name(question: str) -> None:
+    words = question.split()
+    changes = stated_changes(ask(words))
+    assert len(changes) >= FITTING_NOTES[question]
+    for options, memory, time in changes:
+        row = ask(changed(words, shlex.split(options)))["rows"][-1]
+        assert row["fits"], options
+        stated = (format_si(row["memory_bytes"], "B", 3), format_si(row["time_s"], "s", 3))
+        assert (memory, time) == stated, options
