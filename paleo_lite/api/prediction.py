@@ -195,10 +195,11 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
 
 def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) -> Prediction:
     """Predict a training step of a language model in blocks, as a device alone and one of many compute it."""
+    from ..distributed.fitting import fitting_note
     from ..distributed.job import Job
     from ..distributed.one_device import ALONE, predict_alone, predict_largest
     from ..distributed.parallel_config import ParallelConfig
-    from ..distributed.remedies import fitting_note, step_of_shards
+    from ..distributed.remedies import step_of_shards
     from ..distributed.settings import Settings
     from ..distributed.step_causes import learned_job
     from ..timing.training_options import TrainingOptions
@@ -228,7 +229,7 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
     fit = prediction.memory
     if fit is None or fit.fits or fit.remedies:
         return prediction
-    note = fitting_note(job, ALONE, settings, prediction.batch_size)
+    note = fitting_note(job, ALONE, settings, prediction.batch_size, "3d")
     return structs.replace(prediction, notes=(*prediction.notes, note))
 
 

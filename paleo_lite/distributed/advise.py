@@ -16,6 +16,7 @@ from ..units import format_si
 from .blocks import fuses_loss, uses_tuned_stack
 from .clusters import Cluster
 from .collectives import COLLECTIVES
+from .fitting import fitting_note
 from .job import Job
 from .links import Topology
 from .megatron_options import describe_adapters, megatron_options
@@ -98,7 +99,13 @@ def advise(
     if all(any(note.startswith(NO_SINGLE_WORKER) for note in row.notes) for row in fitting):
         fastest = relative_to_smallest_fitting(fastest)  # the same baseline for all: the simplest strategy
     fastest = _rank(fastest)
-    return StrategyAdvice(fastest, _explain(fastest, job), refused)
+    if fastest[0].fits is False:
+        machines, best = topology.with_workers(workers), fastest[0].strategy
+        note = fitting_note(job, machines, settings, batch.of_all(workers), best, cluster)
+        where = f"no strategy fits into the memory of {job.machine.device.name}"
+        why = f"{where}; without `--advise` it {note}" if note.startswith("fits") else f"{where}: {note}"
+        return StrategyAdvice(fastest, why, refused)
+    return StrategyAdvice(fastest, _explain(fastest), refused)
 
 
 def _candidate_collectives(strategy: Strategy, requested: Sequence[str]) -> list[str | None]:
@@ -285,14 +292,9 @@ def rank_by_energy(advice: StrategyAdvice) -> StrategyAdvice:
     return StrategyAdvice(rows, why, advice.refused)
 
 
-def _explain(rows: list[ScaleRow], job: Job) -> str:
+def _explain(rows: list[ScaleRow]) -> str:
     """Return a sentence that explains why the first row is recommended."""
     best = rows[0]
-    if not best.fits:
-        return (
-            f"no strategy fits into the memory of {job.machine.device.name}: "
-            "use smaller batches, checkpointing or more devices"
-        )
     name = best.strategy + (f" with {best.collective}" if best.collective else "")
     explanation = f"{name}: {best.exposed_s / best.time_s:.0%} of the step is exposed communication"
     too_large = [row.strategy for row in rows if row.fits is False]

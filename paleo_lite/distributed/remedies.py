@@ -1,8 +1,8 @@
-"""Changes of a training run with which it fits into memory, or its pipeline or larger micro-batches are faster."""
+"""Layouts of stages and micro-batches that make a training run faster, and the memory of one device as one of many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -25,114 +25,11 @@ from .table import ScaleRow
 NOTABLE_GAIN = 0.02
 """Smallest gain of another layout of stages that is reported, as a share of the step."""
 
-_MOST_SHOWN = 3
-
-_SHARDING_OF_TENSOR = "zero-1"
-"""How `train` divides the state of the optimizer among tensor-parallel groups unless it is told otherwise."""
-
 MICRO_BATCHES_TRIED = (64, 32, 16, 8, 4, 2)
 """Sizes of micro-batches of which the largest that fits is compared with a single sample."""
 
 _WORTH_SAYING = 1.05
 """Gain in speed from which a note names it."""
-
-
-class _Change(NamedTuple):
-    """A change of a run, as the command line writes it."""
-
-    option: str
-    parallel: dict[str, object]  # fields of `ParallelConfig`
-    training: dict[str, object]  # fields of the options of training
-
-
-def fitting_note(
-    job: Job,
-    topology: Topology,
-    settings: Settings,
-    global_batch: int,
-    cluster: Cluster | None = None,  # knowledge of similar clusters
-) -> str:
-    """Return the note that says which changes of a step, alone or two together, make it fit, the fastest first."""
-    available_bytes = usable_bytes(job.machine.device)
-    config = settings.parallel or ParallelConfig()
-    changes = list(_possible_changes(job, config, topology, global_batch))
-    pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
-    pairs = [(change, other) for change, other in pairs if not change.parallel.keys() & other.parallel.keys()]
-    fitting: list[tuple[float, float, str]] = []
-    too_large_bytes: list[float] = []
-    enough: set[str] = set()  # options that need no other one
-    for together in [*((change,) for change in changes), *pairs]:
-        if any(change.option in enough for change in together):
-            continue
-        parallel = {name: value for change in together for name, value in change.parallel.items()}
-        name = " ".join(change.option for change in together)
-        if "tensor" in parallel and "sharding" not in parallel and config.zero_stage == 0:
-            parallel["sharding"] = _SHARDING_OF_TENSOR
-            name += f" --strategy {_SHARDING_OF_TENSOR}"
-        options = {name: value for change in together for name, value in change.training.items()}
-        try:
-            changed = job
-            if options:
-                training = msgspec.structs.replace(job.workload.options, **options)
-                changed = Job(job.workload.with_changes(training=training), job.machine, job.model)
-            changed_settings = msgspec.structs.replace(settings, parallel=msgspec.structs.replace(config, **parallel))
-            memory_bytes = predict_step(changed, topology, changed_settings, global_batch, "3d").memory_bytes
-        except PaleoError:  # the change is incompatible with the network, the batch or the other options
-            continue
-        if memory_bytes is None:
-            continue
-        if memory_bytes > available_bytes:
-            too_large_bytes.append(float(memory_bytes))
-            continue
-        step = predict_step(changed, topology, changed_settings, global_batch, "3d", cluster)
-        fitting.append((float(step.time_s), float(memory_bytes), name))
-        enough.update(change.option for change in together if len(together) == 1)
-    if fitting:
-        shown = [
-            f"`{name}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"
-            for time_s, memory, name in sorted(fitting)[:_MOST_SHOWN]
-        ]
-        return f"fits with {', or '.join(shown)}; `--advise time` compares more divisions"
-    least = ""
-    if too_large_bytes:
-        least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})"
-    return (
-        "it does not fit with any two of smaller micro-batches, recomputation, sharding, tensor parallelism and "
-        f"offloading: use more devices{least}"
-    )
-
-
-def _possible_changes(job: Job, config: ParallelConfig, topology: Topology, global_batch: int) -> Iterator[_Change]:
-    """Yield the changes that a run does not have yet."""
-    workers, node = topology.workers, topology.devices_per_node
-    if config.recompute not in ("full", "offload"):
-        yield _Change("--recompute full", {"recompute": "full", "recompute_modules": ()}, {})
-    # Sharding and tensor parallelism have other defaults than plain replicas: the note states the stack, and their
-    # micro-batches have one sample.
-    execution = "" if config.execution == ParallelConfig().execution else f" --execution {config.execution}"
-    defaults: dict[str, object] = {"micro_batches": 0, "micro_batch_size": 1} if config.micro_batches == 1 else {}
-    if config.zero_stage < 3 and workers > config.tensor * config.pipeline * config.context:
-        yield _Change(f"--strategy full-shard{execution}", {"sharding": "full-shard", **defaults}, {})
-    tensor = min(node, workers)
-    if config.tensor < tensor:
-        yield _Change(
-            f"--tensor {tensor} --communication sequence-parallel=yes{execution}",
-            {"tensor": tensor, "sequence_parallel": True, **defaults},
-            {},
-        )
-    micro_batch = config.micro_batch_size
-    replicas = max(workers // (config.tensor * config.pipeline * config.context), 1)
-    if config.micro_batches:  # their number is given, and not their size
-        micro_batch = global_batch // (replicas * config.micro_batches)
-    while micro_batch > 1:
-        micro_batch //= 2
-        if config.micro_batches > 1:
-            number = global_batch // (replicas * micro_batch)
-            yield _Change(f"--accumulation {number}", {"micro_batch_size": 1, "micro_batches": number}, {})
-        else:
-            yield _Change(f"--micro-batch {micro_batch}", {"micro_batch_size": micro_batch, "micro_batches": 0}, {})
-    if job.workload.options.offload == "none":
-        yield _Change("--offload cpu", {}, {"offload": "cpu"})
 
 
 def step_of_shards(

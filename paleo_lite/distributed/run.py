@@ -34,12 +34,13 @@ from .clusters import (
     data_sheet_case,
     parse_measured,
 )
+from .fitting import fitting_note
 from .job import Job
 from .links import Topology
 from .one_device import stack_note
 from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform
-from .remedies import balance_note, fitting_note, larger_micro_batch_note
+from .remedies import balance_note, larger_micro_batch_note
 from .request import ClusterRequest
 from .scale import predict_step, scale
 from .settings import ScaledBatch, Settings
@@ -198,15 +199,18 @@ def _predict_rows(
         budget=budget,
         cluster=cluster,
     )
-    is_training = job.workload.phase not in GENERATION_PHASES
-    if not is_training or not strategy.divides_blocks:
+    if job.workload.phase in GENERATION_PHASES:
         return rows
-    if request.names_remedies and all(row.fits is False for row in rows):
-        last_row = rows[-1]
-        note = fitting_note(job, topology.with_workers(last_row.workers), settings, last_row.batch_size, cluster)
-        rows[-1] = msgspec.structs.replace(last_row, notes=(note, *last_row.notes))
     last_row = rows[-1]
-    faster = balance_note(job, topology.with_workers(last_row.workers), settings, last_row, cluster)
+    machines = topology.with_workers(last_row.workers)
+    if request.names_remedies and all(row.fits is False for row in rows):
+        note = fitting_note(job, machines, settings, last_row.batch_size, request.strategy, cluster)
+        if note.startswith("fits") and settings.tensor == 1:
+            note += "; `--advise time` compares more divisions"
+        rows[-1] = last_row = msgspec.structs.replace(last_row, notes=(note, *last_row.notes))
+    if not strategy.divides_blocks:
+        return rows
+    faster = balance_note(job, machines, settings, last_row, cluster)
     if faster is not None:
         rows[-1] = msgspec.structs.replace(last_row, notes=(*last_row.notes, faster))
     return rows
@@ -379,7 +383,7 @@ def _collect_notes(
     notes += precision_notes(job.workload)
     notes += execution_notes(job.workload)
     too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
-    if too_large:
+    if too_large and settings.tensor == 1:  # otherwise no device has a whole replica
         largest = job.model.largest_batch(job.workload, job.machine)
         remedy = f"the largest batch that fits is {largest}"
         if largest is None:

@@ -142,11 +142,11 @@ def test_advice_explains_when_it_depends_on_the_cluster() -> None:
         compute_s=11.0, workers=8, batch_size=8, single_worker_per_s=1.0, cluster_interval=(10.5, 12.0), fits=True,
         strategy="hybrid",
     )  # fmt: skip
-    assert _explain([first, second], None).endswith(
+    assert _explain([first, second]).endswith(
         "; on a worse cluster hybrid is faster: data and hybrid are equal within the uncertainty"
     )
     steady = msgspec.structs.replace(second, cluster_interval=(9.5, 21.0))
-    assert "cluster" not in _explain([first, steady], None)
+    assert "cluster" not in _explain([first, steady])
 
 
 def test_the_shipped_prior_is_plausible() -> None:

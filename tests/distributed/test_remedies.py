@@ -1,4 +1,7 @@
-"""What makes a run fit that does not fit, and what a pipeline gains with unlike stages, or a larger micro-batch."""
+"""What makes a run fit that does not fit, and what a pipeline gains with unlike stages, or a larger micro-batch.
+
+Tests: distributed/fitting.py, distributed/remedies.py.
+"""
 
 from __future__ import annotations
 

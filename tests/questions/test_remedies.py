@@ -155,6 +155,9 @@ FITTING_NOTES = {  # questions of many devices that do not fit, with the changes
     "train llama-3.1-70b --gpu h100-sxm --workers 64 --mixed-precision --tensor 4": 1,
     "train llama-3-8b --gpu a100-sxm-40gb --workers 8": 3,
     "train llama-3-8b --gpu a100-sxm-40gb": 1,
+    "train flux.1-dev --gpu h100-sxm --workers 8 --mixed-precision --image-size 1024": 2,
+    "train flux.1-dev --gpu h100-sxm --workers 8 --mixed-precision --image-size 1024 --tensor 8": 2,
+    "train resnet50 --gpu k80-die --link pcie3-x16 --workers 4 --batch-size 512": 1,
 }
 
 
@@ -163,6 +166,14 @@ def stated_changes(answer: dict[str, Any]) -> list[tuple[str, str, str]]:
     notes = answer["notes"] + [note for row in answer.get("rows", ()) for note in row.get("notes", ())]
     pattern = r"`(--[^`]+)` \(([^()]+ [kMG]?B) and ([^()]+s) per step\)"
     return list(dict.fromkeys(found for note in notes for found in re.findall(pattern, note)))
+
+
+def test_advice_without_a_strategy_that_fits_says_what_fits_instead() -> None:
+    """Tensor-parallel groups share 36% of this denoiser alone, so that no strategy beside them fits."""
+    question = "train flux.1-dev --gpu h100-sxm --workers 8 --mixed-precision --image-size 1024 --tensor 8"
+    answer = ask([*question.split(), "--advise", "time"])
+    assert "without `--advise` it fits with `--strategy zero-3 --tensor 1`" in answer["why"]
+    assert not any("every device has the whole state" in note for note in answer["notes"])
 
 
 @pytest.mark.spread(4)

@@ -1,0 +1,184 @@
+"""Changes of a training run on several devices with which it fits into memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..errors import PaleoError
+from ..timing.memory import usable_bytes
+from ..units import format_si
+from .clusters import Cluster
+from .job import Job
+from .links import Topology
+from .parallel_config import ParallelConfig
+from .scale import predict_step
+from .settings import Settings
+from .strategies import STRATEGIES
+
+_MOST_SHOWN = 3
+
+_SIZES = re.compile(r"(?<=--micro-batch )\d+|(?<=--accumulation )\d+")
+"""Sizes of micro-batches in a change, or their number."""
+
+_SHARDING_OF_TENSOR = "zero-1"
+"""How `train` divides the state of the optimizer among tensor-parallel groups unless it is told otherwise."""
+
+
+class _Change(NamedTuple):
+    """A change of a run, as the command line writes it."""
+
+    option: str
+    parallel: Mapping[str, Any] = {}  # fields of `ParallelConfig`
+    training: Mapping[str, Any] = {}  # fields of the options of training
+    division: Mapping[str, Any] = {}  # strategy and tensor-parallel devices of a network that is divided by layers
+
+    def goes_with(self, other: _Change) -> bool:
+        """Return whether both may be made at once."""
+        pairs = ((self.parallel, other.parallel), (self.training, other.training), (self.division, other.division))
+        return all(fields.keys().isdisjoint(others) for fields, others in pairs)
+
+
+def _joined(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of several changes."""
+    return {name: value for fields in several for name, value in fields.items()}
+
+
+class _Run(NamedTuple):
+    """A training run on several devices."""
+
+    job: Job
+    topology: Topology
+    settings: Settings
+    global_batch: int
+    strategy: str
+
+    def changed(self, changes: tuple[_Change, ...]) -> tuple[str, _Run]:
+        """Return the run with changes, and their options; raise PaleoError for options that do not go together."""
+        parallel, training, division = map(
+            _joined, zip(*((change.parallel, change.training, change.division) for change in changes))
+        )
+        options = " ".join(change.option for change in changes)
+        config, settings, job = self.settings.parallel, self.settings, self.job
+        if config is not None and "tensor" in parallel and "sharding" not in parallel and config.zero_stage == 0:
+            parallel["sharding"] = _SHARDING_OF_TENSOR
+            options += f" --strategy {_SHARDING_OF_TENSOR}"
+        if training:
+            changed_options = msgspec.structs.replace(job.workload.options, **training)
+            job = Job(job.workload.with_changes(training=changed_options), job.machine, job.model)
+        if parallel:
+            settings = msgspec.structs.replace(
+                settings, parallel=msgspec.structs.replace(config or ParallelConfig(), **parallel)
+            )
+        if "tensor" in division:
+            settings = msgspec.structs.replace(settings, tensor=division["tensor"])
+        strategy = division.get("strategy", self.strategy)
+        return options, self._replace(job=job, settings=settings, strategy=strategy)
+
+    def step(self, cluster: Cluster | None) -> Any:
+        """Return the step of the run."""
+        return predict_step(self.job, self.topology, self.settings, self.global_batch, self.strategy, cluster)
+
+
+def fitting_note(
+    job: Job,
+    topology: Topology,
+    settings: Settings,
+    global_batch: int,
+    strategy: str,
+    cluster: Cluster | None = None,  # knowledge of similar clusters
+) -> str:
+    """Return the note that says which changes of a step, alone or two together, make it fit, the fastest first."""
+    run = _Run(job, topology, settings, global_batch, strategy)
+    possible = _changes_of_blocks if STRATEGIES[strategy].divides_blocks else _changes_of_layers
+    changes = list(possible(run))
+    pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
+    pairs = [(change, other) for change, other in pairs if change.goes_with(other)]
+    available_bytes = usable_bytes(job.machine.device)
+    fitting: list[tuple[float, float, str]] = []
+    too_large_bytes: list[float] = []
+    enough: set[str] = set()  # options that need no other one
+    for together in [*((change,) for change in changes), *pairs]:
+        if any(change.option in enough for change in together):
+            continue
+        try:
+            options, changed = run.changed(together)
+            memory_bytes = changed.step(None).memory_bytes
+        except PaleoError:  # the change is incompatible with the network, the batch or the other options
+            continue
+        if memory_bytes is None:
+            continue
+        if memory_bytes > available_bytes:
+            too_large_bytes.append(float(memory_bytes))
+            continue
+        fitting.append((float(changed.step(cluster).time_s), float(memory_bytes), options))
+        enough.update(change.option for change in together if len(together) == 1)
+    if fitting:
+        shown: dict[str, str] = {}  # of each change the size of micro-batches with which it is fastest
+        for time_s, memory, options in sorted(fitting):
+            described = f"`{options}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"
+            shown.setdefault(_SIZES.sub("", options), described)
+        return f"fits with {', or '.join(list(shown.values())[:_MOST_SHOWN])}"
+    least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})" if too_large_bytes else ""
+    return (
+        "it does not fit with any two of smaller micro-batches, recomputation, sharding, tensor parallelism and "
+        f"offloading: use more devices{least}"
+    )
+
+
+def _changes_of_blocks(run: _Run) -> Iterator[_Change]:
+    """Yield the changes that a run of a network in blocks does not have yet."""
+    config, workers = run.settings.parallel or ParallelConfig(), run.topology.workers
+    if config.recompute not in ("full", "offload"):
+        yield _Change("--recompute full", {"recompute": "full", "recompute_modules": ()})
+    # Sharding and tensor parallelism have other defaults than plain replicas: the note states the stack, and their
+    # micro-batches have one sample.
+    execution = "" if config.execution == ParallelConfig().execution else f" --execution {config.execution}"
+    defaults: dict[str, object] = {"micro_batches": 0, "micro_batch_size": 1} if config.micro_batches == 1 else {}
+    if config.zero_stage < 3 and workers > config.tensor * config.pipeline * config.context:
+        yield _Change(f"--strategy full-shard{execution}", {"sharding": "full-shard", **defaults})
+    tensor = min(run.topology.devices_per_node, workers)
+    if config.tensor < tensor:
+        yield _Change(
+            f"--tensor {tensor} --communication sequence-parallel=yes{execution}",
+            {"tensor": tensor, "sequence_parallel": True, **defaults},
+        )
+    micro_batch = config.micro_batch_size
+    replicas = max(workers // (config.tensor * config.pipeline * config.context), 1)
+    if config.micro_batches:  # their number is given, and not their size
+        micro_batch = run.global_batch // (replicas * config.micro_batches)
+    while micro_batch > 1:
+        micro_batch //= 2
+        if config.micro_batches > 1:
+            number = run.global_batch // (replicas * micro_batch)
+            yield _Change(f"--accumulation {number}", {"micro_batch_size": 1, "micro_batches": number})
+        else:
+            yield _Change(f"--micro-batch {micro_batch}", {"micro_batch_size": micro_batch, "micro_batches": 0})
+    if run.job.workload.options.offload == "none":
+        yield _Change("--offload cpu", training={"offload": "cpu"})
+
+
+def _changes_of_layers(run: _Run) -> Iterator[_Change]:
+    """Yield the changes that a run does not have yet of a network that is divided layer by layer."""
+    options, strategy, tensor = run.job.workload.options, STRATEGIES[run.strategy], run.settings.tensor
+    has_replicas = run.topology.workers > tensor  # among which the state may be sharded
+    for name, other in STRATEGIES.items():
+        if other.zero_stage <= strategy.zero_stage:
+            continue
+        if has_replicas:
+            yield _Change(f"--strategy {name}", division={"strategy": name})
+        if tensor > 1:
+            yield _Change(f"--strategy {name} --tensor 1", division={"strategy": name, "tensor": 1})
+    if options.checkpointing == "none":
+        for recompute, checkpointing in (("full", "block"), ("sqrt", "sqrt")):
+            yield _Change(f"--recompute {recompute}", training={"checkpointing": checkpointing})
+    samples = run.global_batch * tensor // run.topology.workers
+    number = 2 * options.accumulation
+    while strategy.divides_batch and number <= samples:
+        yield _Change(f"--accumulation {number}", training={"accumulation": number})
+        number *= 2
+    if options.offload == "none":
+        yield _Change("--offload cpu", training={"offload": "cpu"})
