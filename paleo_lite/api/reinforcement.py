@@ -63,6 +63,17 @@ class Predicted(NamedTuple):
     mean_tokens: float  # of a sample, prompt and response
 
 
+class NoRolloutRoom(DoesNotFit):
+    """Rollouts that do not fit, with the fraction of the memory with which their engines would, if there is one."""
+
+    def __init__(self, reason: str, sufficient_fraction: float | None = None) -> None:
+        super().__init__(reason, sufficient_fraction)
+        self.reason, self.sufficient_fraction = reason, sufficient_fraction
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 def predict_rl(question: Rl, constants: RlConstants | None = None) -> Predicted:
     """Return the step that a question asks for; raise PaleoError if its devices cannot be divided so."""
     constants = constants or rl_constants()
@@ -182,9 +193,14 @@ def response_lengths_of(question: Rl) -> Ints:
     return response_lengths(question.samples, question.response_tokens, longest, question.clipped_share)
 
 
-def make_job(question: Rl, device: Device, mean_tokens: float, unit: int = 0) -> Job:
+def length_unit(question: Rl) -> int:
+    """Return the tokens of which the length of a trained sample is a multiple, so that its trainer can divide it."""
+    return int(2 * question.tensor * question.context_parallel)
+
+
+def make_job(question: Rl, device: Device, mean_tokens: float) -> Job:
     """Return the training of a sample of the mean length, in units that can be divided, on one device."""
-    unit = unit or 2 * question.tensor * question.context_parallel
+    unit = length_unit(question)
     length = max(round(mean_tokens / unit), 1) * unit
     training = TrainingOptions("adamw", mixed_precision=True)
     if question.lora is not None:
@@ -217,12 +233,10 @@ class TrainerJobs(NamedTuple):
     longest: Job  # of the longest possible one, of which memory is
 
 
-def make_jobs(question: Rl, device: Device, lengths: Ints, unit: int = 0) -> TrainerJobs:
+def make_jobs(question: Rl, device: Device, lengths: Ints) -> TrainerJobs:
     """Return the training of the samples of a question."""
     mean_tokens = float(trained_tokens(question, lengths).mean())
-    return TrainerJobs(
-        make_job(question, device, mean_tokens, unit), make_job(question, device, longest_tokens(question), unit)
-    )
+    return TrainerJobs(make_job(question, device, mean_tokens), make_job(question, device, longest_tokens(question)))
 
 
 def longest_tokens(question: Rl) -> int:
@@ -395,14 +409,11 @@ def roll_out_samples(
             steps_ahead=question.steps_off,
         )
     except DoesNotFit as error:
-        reason, larger_fraction = str(error), ""
+        reason, fraction = str(error), None
         if isinstance(error, NoCacheRoom):
-            reason = error.describe("--engine-settings memory-fraction")
-            if error.sufficient_fraction is not None:
-                larger_fraction = f", or `--engine-settings memory-fraction={error.sufficient_fraction:g}` or more"
-        raise DoesNotFit(
-            f"rollouts do not fit with `--rollout-tensor {question.rollout_tensor}`, give a larger one or a narrower "
-            f"`--rollout-precision`{larger_fraction}: {reason}"
+            reason, fraction = error.describe("--engine-settings memory-fraction"), error.sufficient_fraction
+        raise NoRolloutRoom(
+            f"rollouts do not fit with `--rollout-tensor {question.rollout_tensor}`: {reason}", fraction
         ) from None
 
 

@@ -28,6 +28,7 @@ from .reinforcement import (
     Predicted,
     TrainerJobs,
     complete,
+    length_unit,
     make_deployment,
     make_jobs,
     response_lengths_of,
@@ -36,6 +37,7 @@ from .reinforcement import (
 )
 from .reinforcement_answer import make_answer, rollout_bytes_of
 from .reinforcement_devices import Devices, find_devices
+from .resolve import resolve_network
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
@@ -62,6 +64,7 @@ class Trained(NamedTuple):
 
     degrees: dict[str, Any]  # of parallelism, by the options that state them
     devices: int
+    job: Job  # the training of a sample of the mean length
     times: TrainerTimes
 
 
@@ -74,17 +77,20 @@ class Generated(NamedTuple):
     rollouts: Rollouts
 
 
+class NoDivision(BadValue):
+    """Devices of which no division holds a step."""
+
+
 def advise_rl(question: Rl) -> RlAnswer:
     """Return the fastest division of the devices that fits, with all that were compared."""
     constants = rl_constants()
     base = replace(question, steps_off=0)
     devices = find_devices(base)
     lengths = response_lengths_of(base)
-    jobs = make_jobs(base, devices.device, lengths, unit=64)
     steps_off = question.steps_off or 1
     apart = [round(share * devices.total) for share in SHARES] if devices.total >= 4 else []
     trainer_counts = [devices.total, *(devices.total - count for count in apart)]
-    trainers = list(fitting_trainers(base, devices, jobs, lengths, trainer_counts, constants))
+    trainers = list(fitting_trainers(base, devices, lengths, trainer_counts, constants))
     engines = list(_engines(question, devices, lengths, [devices.total, *apart], steps_off, constants))
     fitting = []
     for trained in trainers:
@@ -95,22 +101,31 @@ def advise_rl(question: Rl) -> RlAnswer:
             if is_colocated and (question.steps_off or not question.framework_rules.takes_turns):
                 continue  # rollouts that are off need devices of their own, as those of some frameworks do
             off = 0 if is_colocated else steps_off
-            predicted = _together(base, devices, jobs.mean, trained, generated, off, lengths)
-            if rollout_bytes_of(predicted) <= usable_bytes(devices.device):
+            predicted = _together(base, devices, trained, generated, off, lengths)
+            if fits(predicted):
                 fitting.append(predicted)
     if not fitting:
-        raise BadValue(
-            f"no division of {devices.total} x {devices.device.name} holds {jobs.mean.workload.network.name}: "
-            "give more `--workers`"
-        )
+        raise NoDivision(describe_no_division(base, devices))
     fitting.sort(key=lambda predicted: predicted.step.time_s)
     return msgspec.structs.replace(make_answer(fitting[0]), divisions=[_row(predicted) for predicted in fitting])
+
+
+def fits(predicted: Predicted) -> bool:
+    """Return whether the trainer and the rollouts of a step fit, with what stays beside the engine."""
+    available = usable_bytes(predicted.devices.device)
+    return (predicted.parts.trainer.memory_bytes or 0.0) <= available and rollout_bytes_of(predicted) <= available
+
+
+def describe_no_division(question: Rl, devices: Devices) -> str:
+    """Return that no division of the devices holds a step, as a sentence."""
+    network: Any = question.network  # a single one
+    name = resolve_network(network, None, ()).name
+    return f"no division of {devices.total} x {devices.device.name} holds {name}: give more `--workers`"
 
 
 def _together(
     base: Rl,
     devices: Devices,
-    job: Job,
     trained: Trained,
     generated: Generated,
     steps_off: int,
@@ -122,29 +137,35 @@ def _together(
         base, **trained.degrees, rollout_tensor=generated.tensor, rollout_workers=apart, steps_off=steps_off
     )
     placed = devices._replace(trainer=trained.devices, rollouts=generated.devices)
-    return complete(question, placed, job, lengths, trained.times, generated.rollouts, generated.deployment)
+    return complete(question, placed, trained.job, lengths, trained.times, generated.rollouts, generated.deployment)
 
 
 def fitting_trainers(
-    question: Rl, devices: Devices, jobs: TrainerJobs, lengths: Ints, counts: list[int], constants: RlConstants
+    question: Rl, devices: Devices, lengths: Ints, counts: list[int], constants: RlConstants
 ) -> Iterator[Trained]:
     """Yield the trainers that fit into the memory of their devices."""
     available = usable_bytes(devices.device)
     shapes: set[tuple[int, int, int]] = set()
-    for degrees in _degrees(question, devices, jobs.mean.workload.network, float(lengths.mean())):
+    jobs: dict[int, TrainerJobs] = {}  # by the unit of the length of a sample
+    network: Any = question.network  # a single one
+    mean_tokens = float(lengths.mean())
+    for degrees in _degrees(question, devices, resolve_network(network, None, ()), mean_tokens):
         shape = (degrees["tensor"], degrees["context_parallel"], degrees["expert_parallel"])
         if shape not in shapes and len(shapes) == MOST_SHAPES:
             continue
         variant = replace(question, **degrees)
+        unit = length_unit(variant)
         for count in dict.fromkeys(counts):
             placed = devices._replace(trainer=count)
             try:
-                times = time_trainer_of(variant, placed, jobs, lengths, constants)
+                if unit not in jobs:
+                    jobs[unit] = make_jobs(variant, devices.device, lengths)
+                times = time_trainer_of(variant, placed, jobs[unit], lengths, constants)
             except PaleoError:
                 continue  # these devices cannot be divided so
             shapes.add(shape)
             if times.memory_bytes is None or times.memory_bytes <= available:
-                yield Trained(degrees, count, times)
+                yield Trained(degrees, count, jobs[unit].mean, times)
 
 
 def _degrees(question: Rl, devices: Devices, network: Network, mean_tokens: float) -> Iterator[dict[str, Any]]:

@@ -26,6 +26,8 @@ from .reinforcement import Predicted, describe_evidence
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
+    from ..reinforcement.frameworks import Framework
+    from ..reinforcement.trainer import TrainerTimes
 
 
 FORWARD_SHARE = 1 / 3
@@ -137,15 +139,19 @@ def _settings(predicted: Predicted) -> str:
 
 def rollout_bytes_of(predicted: Predicted) -> float:
     """Return the memory of a device in the rollouts, with the state of the trainer that stays beside the engine."""
-    rollouts, trainer, framework = predicted.parts.rollouts, predicted.parts.trainer, predicted.question.framework_rules
+    rollouts = predicted.parts.rollouts
     if rollouts is None:
         return 0.0
-    engine_bytes = rollouts.weights_bytes + rollouts.cache_bytes + rollouts.activations_bytes
     if not predicted.devices.is_colocated:
-        return engine_bytes
+        return rollouts.memory_bytes
+    return rollouts.memory_bytes + staying_bytes_of(predicted.question.framework_rules, predicted.parts.trainer)
+
+
+def staying_bytes_of(framework: Framework, trainer: TrainerTimes) -> float:
+    """Return the state of the trainer on a device that stays beside an engine on the same device."""
     staying_bytes = 0.0 if framework.offloads_optimizer else trainer.optimizer_bytes
     staying_bytes += 0.0 if framework.offloads_parameters else trainer.parameter_bytes
-    return engine_bytes + staying_bytes
+    return staying_bytes
 
 
 def _steps(question: Rl) -> int | None:
@@ -245,8 +251,7 @@ def _notes(predicted: Predicted) -> tuple[str, ...]:
     if rollout_bytes_of(predicted) > available:
         notes.append(
             "engine and trainer do not fit beside each other: rollouts need "
-            f"{format_si(rollout_bytes_of(predicted), 'B', 3)} per device of {format_si(available, 'B', 3)}; a smaller "
-            "memory-fraction of `--engine-settings` leaves room"
+            f"{format_si(rollout_bytes_of(predicted), 'B', 3)} per device of {format_si(available, 'B', 3)}"
         )
     if predicted.deployment is not None and predicted.deployment.on_device.kernels is None:
         notes.append("no kernels of the engine are known on this device: its layers are timed one by one")

@@ -1,98 +1,247 @@
-"""What makes a step of reinforcement learning fit: the nearest engines and divisions of the trainer that do."""
+"""What makes a step of reinforcement learning fit: the nearest engines and divisions of the trainer that do.
+
+A remedy is named only if the whole step fits with it, the trainer and the engine beside what stays of the trainer.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..errors import DoesNotFit, PaleoError
+from ..questions.records import settings_of
 from ..reinforcement.answer import RlAnswer
 from ..reinforcement.constants import rl_constants
+from ..reinforcement.rollouts import Rollouts
+from ..serving.deployment import Deployment
 from ..timing.memory import usable_bytes
 from ..units import format_si
 from .reinforcement import (
+    NoRolloutRoom,
     Predicted,
+    complete,
     make_deployment,
     make_jobs,
     predict_rl,
     response_lengths_of,
     roll_out_samples,
+    time_trainer_of,
 )
-from .reinforcement_advice import Trained, fitting_trainers
-from .reinforcement_answer import make_answer
-from .reinforcement_devices import find_devices
+from .reinforcement_advice import NoDivision, Trained, advise_rl, describe_no_division, fits, fitting_trainers
+from .reinforcement_answer import make_answer, rollout_bytes_of, staying_bytes_of
+from .reinforcement_devices import Devices, find_devices
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
+    from ..reinforcement.lengths import Ints
 
 MOST_TENSOR = 16
-"""Largest tensor parallelism of engines that a refusal looks for."""
+"""Largest tensor parallelism of engines that is tried."""
 
 COMPARED = 4
-"""Divisions of the trainer that fit, of which the fastest is named; those with the fewest devices per replica."""
+"""Divisions of the trainer with which a step fits, of which the fastest is named; fewest devices per replica first."""
+
+LORA_RANK = 16
+"""Rank of the adapters that are tried where no division holds the whole network."""
+
+DEGREES = ("tensor", "pipeline", "context_parallel", "expert_parallel", "rollout_tensor")
+"""Options of parallelism that a remedy may change, as `--advise` does."""
+
+CHANGED = (*DEGREES, "rollout_precision", "lora", "engine_settings")
+"""Options that a remedy may change."""
+
+NARROW = "fp8"
+"""Format of the weights of engines that is tried last, where none is asked for."""
+
+
+class Engines(NamedTuple):
+    """Engines into which the network and a cache fit."""
+
+    question: Rl  # with the options of these engines
+    deployment: Deployment | None  # None for an algorithm without rollouts
+    rollouts: Rollouts | None
 
 
 def answer_rl(question: Rl) -> RlAnswer:
-    """Return the answer to a question about a step, with what makes a trainer fit that does not.
+    """Return the answer to a question about a step, with what makes it fit if it does not.
 
-    Raise DoesNotFit if its rollouts do not fit, with the smallest engine that does.
+    Raise DoesNotFit if its rollouts do not fit, with the same.
     """
     try:
         predicted = predict_rl(question)
     except DoesNotFit as error:
-        tensor = _smallest_rollout_tensor(question)
-        smallest = "" if tensor is None else f"; `--rollout-tensor {tensor}` is the smallest that fits"
-        raise DoesNotFit(f"{error}{smallest}") from None
+        raise DoesNotFit(f"{error}; {_describe_remedy(question)}") from None
     answer = make_answer(predicted)
-    if predicted.parts.trainer.memory_bytes is None or predicted.parts.trainer.memory_bytes <= answer.usable_bytes:
+    if fits(predicted):
         return answer
-    return msgspec.structs.replace(answer, notes=(*answer.notes, _describe_remedy(predicted)))
+    return msgspec.structs.replace(answer, notes=(*answer.notes, _describe_remedy(question)))
 
 
-def _smallest_rollout_tensor(question: Rl) -> int | None:
-    """Return the smallest tensor parallelism of engines that hold the samples; None if there is none."""
-    constants, lengths = rl_constants(), response_lengths_of(question)
-    tensor = 2 * question.rollout_tensor
-    while tensor <= MOST_TENSOR:
-        larger = replace(question, rollout_tensor=tensor)
-        devices = find_devices(larger)
-        if devices.rollouts % tensor:
-            return None
-        try:
-            roll_out_samples(larger, devices, make_deployment(larger, devices), lengths, constants)
-        except PaleoError:
-            tensor *= 2  # the samples do not fit so either, or heads cannot be divided so
-        else:
-            return tensor
+def advise(question: Rl) -> RlAnswer:
+    """Return the fastest division of the devices that fits; raise NoDivision if none does, with what else does."""
+    try:
+        return advise_rl(question)
+    except NoDivision as error:
+        if question.steps_off:  # rollouts that are off need devices of their own
+            raise
+        raise NoDivision(f"{error}{_describe_other_remedy(question, find_devices(question))}") from None
+
+
+def _describe_remedy(question: Rl) -> str:
+    """Return the nearest change of the options with which the whole step fits, as a sentence."""
+    devices = find_devices(question)
+    remedy = _find_remedy(question, devices)
+    if remedy is None:
+        return f"{describe_no_division(question, devices)}{_describe_adapters(question, devices)}"
+    more = "; `--advise` compares more divisions" if set(_changes(question, remedy.question)) <= set(DEGREES) else ""
+    return f"{_describe(question, remedy)}{more}"
+
+
+def _describe_other_remedy(question: Rl, devices: Devices) -> str:
+    """Return the change beyond divisions with which a step fits that no division holds, as a clause; empty if none."""
+    remedy = _find_remedy(question, devices)
+    if remedy is None:
+        return _describe_adapters(question, devices)
+    return f", or another share of the memory to engines: {_describe(question, remedy)}"
+
+
+def _describe_adapters(question: Rl, devices: Devices) -> str:
+    """Return the adapters and the division with which a step fits that no division holds, as a clause."""
+    adapted = None if question.lora is not None else _find_remedy(replace(question, lora=LORA_RANK), devices)
+    return "" if adapted is None else f", or train adapters: {_describe(question, adapted)}"
+
+
+def _describe(question: Rl, remedy: Predicted) -> str:
+    """Return the options of a step that fits, with its memory and times, as a clause."""
+    trainer, available = remedy.parts.trainer, usable_bytes(remedy.devices.device)
+    sizes = [f"{format_si(trainer.memory_bytes or 0.0, 'B', 3)} in the update"]
+    if remedy.parts.rollouts is not None:
+        sizes.append(f"{format_si(rollout_bytes_of(remedy), 'B', 3)} in the rollouts")
+    changes = _changes(question, remedy.question)
+    options = " ".join(f"`--{name.replace('_', '-')} {value}`" for name, value in changes.items())
+    return (
+        f"the step fits with {options}: {' and '.join(sizes)} of {format_si(available, 'B', 3)} per device, "
+        f"{format_si(trainer.update_s, 's', 3)} for the update and {format_si(remedy.step.time_s, 's', 3)} in all"
+    )
+
+
+def _changes(question: Rl, fitting: Rl) -> dict[str, str]:
+    """Return the options in which a question differs from that which was asked, with their values as they are typed."""
+    changes = {}
+    for name in CHANGED:
+        value = getattr(fitting, name)
+        if value != getattr(question, name):
+            changes[name] = _typed(value)
+    return changes
+
+
+def _typed(value: Any) -> str:
+    """Return the value of an option as it is typed."""
+    if not isinstance(value, dict):
+        return str(value)
+    return ",".join(f"{name}={_setting_text(part)}" for name, part in value.items())
+
+
+def _setting_text(value: Any) -> str:
+    """Return the value of a setting as it is typed, such as `yes`."""
+    return ("yes" if value else "no") if isinstance(value, bool) else f"{value}"
+
+
+def _find_remedy(question: Rl, devices: Devices) -> Predicted | None:
+    """Return the step that fits with the nearest engines, and of these with the fastest trainer; None if none does.
+
+    The trainer of the question is kept where it fits beside the engines.
+    """
+    lengths, constants = response_lengths_of(question), rl_constants()
+    asked = _asked_trainer(question, devices, lengths)
+    others = list(fitting_trainers(question, devices, lengths, [devices.trainer], constants))
+    groups = [group for group in (asked, others) if group]
+    if not groups:
+        return None
+    framework = question.framework_rules
+    staying = [min(staying_bytes_of(framework, trained.times) for trained in group) for group in groups]
+    for engines in _nearby_engines(question, devices, lengths, staying if devices.is_colocated else []):
+        for group in groups:
+            steps = (_together(engines, devices, trained, lengths) for trained in group)
+            fitting = list(islice(filter(fits, steps), COMPARED))
+            if fitting:
+                return min(fitting, key=lambda predicted: predicted.step.time_s)
     return None
 
 
-def _describe_remedy(predicted: Predicted) -> str:
-    """Return the fastest of the nearest divisions of the trainer that fit, as a sentence."""
-    question, devices = predicted.question, predicted.devices
-    jobs = make_jobs(question, devices.device, lengths := response_lengths_of(question), unit=64)
-    trainers = fitting_trainers(question, devices, jobs, lengths, [devices.trainer], rl_constants())
-    fitting = list(islice(trainers, COMPARED))
-    if not fitting:
-        with_adapters = "" if question.lora is not None else ", or train adapters with `--lora`"
-        return (
-            f"no division of {devices.trainer} x {devices.device.name} holds the trainer: give more `--workers`"
-            f"{with_adapters}"
-        )
-    fastest = min(fitting, key=lambda trained: trained.times.update_s)
-    peak, available = (
-        format_si(size, "B", 3) for size in (fastest.times.memory_bytes or 0.0, usable_bytes(devices.device))
-    )
-    return (
-        f"the trainer fits with {_changed_options(question, fastest)}: {peak} of {available} per device, and "
-        f"{format_si(fastest.times.update_s, 's', 3)} for the update; `--advise` compares more divisions"
-    )
+def _asked_trainer(question: Rl, devices: Devices, lengths: Ints) -> list[Trained]:
+    """Return the trainer of a question, if it fits."""
+    jobs = make_jobs(question, devices.device, lengths)
+    times = time_trainer_of(question, devices, jobs, lengths, rl_constants())
+    if (times.memory_bytes or 0.0) > usable_bytes(devices.device):
+        return []
+    return [Trained({}, devices.trainer, jobs.mean, times)]
 
 
-def _changed_options(question: Rl, trained: Trained) -> str:
-    """Return the degrees of a trainer that differ from those of a question, as options."""
-    changed = [(name, degree) for name, degree in trained.degrees.items() if degree != getattr(question, name)]
-    return " ".join(f"`--{name.replace('_', '-')} {degree}`" for name, degree in changed)
+def _together(engines: Engines, devices: Devices, trained: Trained, lengths: Ints) -> Predicted:
+    """Return the step of engines with a trainer, as the question with the options of both has it."""
+    question = replace(engines.question, **trained.degrees)
+    return complete(question, devices, trained.job, lengths, trained.times, engines.rollouts, engines.deployment)
+
+
+def _nearby_engines(question: Rl, devices: Devices, lengths: Ints, staying: list[float]) -> Iterator[Engines]:
+    """Yield engines that hold the samples: those of a question first, then larger ones, then with more memory.
+
+    After each engine come those that leave more room beside states of the trainer of some bytes per device.
+    """
+    if not question.rules.rolls_out:
+        yield Engines(question, None, None)
+        return
+    sufficient = []
+    tensor = question.rollout_tensor
+    while tensor <= max(MOST_TENSOR, question.rollout_tensor) and devices.rollouts % tensor == 0:
+        larger = replace(question, rollout_tensor=tensor)
+        tensor *= 2
+        try:
+            engines = _make_engines(larger, devices, lengths)
+        except NoRolloutRoom as error:
+            if error.sufficient_fraction is not None:
+                sufficient.append(_with_fraction(larger, error.sufficient_fraction))
+            continue
+        except PaleoError:
+            continue  # heads cannot be divided so
+        yield engines
+        for staying_bytes in staying:
+            yield from _with_less_memory(engines, devices, lengths, staying_bytes)
+    for changed in sufficient:
+        yield _make_engines(changed, devices, lengths)
+    if question.rollout_precision is None:
+        yield from _nearby_engines(replace(question, rollout_precision=NARROW), devices, lengths, staying)
+
+
+def _make_engines(question: Rl, devices: Devices, lengths: Ints) -> Engines:
+    """Return the engines of a question; raise NoRolloutRoom if the samples do not fit."""
+    deployment = make_deployment(question, devices)
+    return Engines(question, deployment, roll_out_samples(question, devices, deployment, lengths, rl_constants()))
+
+
+def _with_less_memory(engines: Engines, devices: Devices, lengths: Ints, staying_bytes: float) -> Iterator[Engines]:
+    """Yield engines with as small a fraction of the memory as some bytes beside them need, if they need it."""
+    assert engines.deployment is not None and engines.rollouts is not None
+    excess_bytes = engines.rollouts.memory_bytes + staying_bytes - usable_bytes(devices.device)
+    if excess_bytes <= 0:
+        return
+    excess_share = excess_bytes / devices.device.reported_memory_bytes
+    fraction = math.floor(100 * (engines.deployment.engine.memory_fraction - excess_share)) / 100
+    if fraction <= 0:
+        return
+    try:
+        yield _make_engines(_with_fraction(engines.question, fraction), devices, lengths)
+    except DoesNotFit:
+        return
+
+
+def _with_fraction(question: Rl, fraction: float) -> Rl:
+    """Return a question whose engines take a fraction of the memory."""
+    settings = {**settings_of(question.engine_settings), "memory-fraction": fraction}
+    return replace(question, engine_settings=settings)

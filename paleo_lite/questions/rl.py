@@ -31,7 +31,7 @@ def _answer(question: Rl) -> RlAnswer:
         raise BadValue("`rl` needs a language model, such as qwen3-8b")
     check_integer("`--steps-off`", question.steps_off, 0)
     _check_algorithm(question)
-    from ..api.reinforcement_remedies import answer_rl
+    from ..api.reinforcement_remedies import advise, answer_rl
     from ..api.resolve import resolve_network
 
     network = resolve_network(question.network, None, ())
@@ -45,12 +45,10 @@ def _answer(question: Rl) -> RlAnswer:
     if speculation and "tokens" not in speculation:
         raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
     if question.advise:
-        from ..api.reinforcement_advice import advise_rl
-
         chosen = [name for name in _ADVISED if name in question.given()]
         if chosen:
             raise BadValue(f"`--advise` chooses `--{chosen[0].replace('_', '-')}` itself: leave it out")
-        return advise_rl(question)
+        return advise(question)
     return answer_rl(_with_usual_division(question))
 
 

@@ -57,6 +57,11 @@ class Rollouts(msgspec.Struct, frozen=True):
     live: tuple[tuple[float, float], ...]  # (seconds, live sequences of all engines)
     activity: Activity  # what a device does in all iterations
 
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of a device: weights, cache and activations."""
+        return self.weights_bytes + self.cache_bytes + self.activations_bytes
+
 
 ADAPTED_LAUNCHES = 2
 """Launches of an iteration with adapters over those without: two small products go beside each matrix of a block."""

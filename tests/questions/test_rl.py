@@ -205,7 +205,7 @@ def test_steps_off_is_not_advised_where_no_devices_can_be_divided() -> None:
 
 def test_rollouts_that_do_not_fit_are_one_sentence() -> None:
     """The sentence of a server, with the option that this command has, and without the remedies of `serve`."""
-    with pytest.raises(DoesNotFit, match="rollouts do not fit with `--rollout-tensor 1`, give a larger one") as raised:
+    with pytest.raises(DoesNotFit, match=r"rollouts do not fit with `--rollout-tensor 1`: llama") as raised:
         ask(network="llama-3.1-70b", tensor=8)
     assert "(`--engine-settings memory-fraction`): " in str(raised.value) and "--pipeline" not in str(raised.value)
 
