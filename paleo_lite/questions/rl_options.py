@@ -10,6 +10,7 @@ import click
 
 from ..counting.work import MEGATRON
 from ..errors import BadValue
+from ..reinforcement.frameworks import FRAMEWORKS
 from .completion import NETWORK, PLATFORM
 from .names import Names
 from .option import Several, option
@@ -80,7 +81,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     framework: Several[str] = option(
         "generic", group=STEP_GROUP, is_common=True, metavar="NAME",
         type=Names("framework", ".reinforcement.frameworks:FRAMEWORKS"),
-        help="Framework, with its order of phases and its defaults: nemo-rl, verl, openrlhf, trl, slime, prime-rl.",
+        help=f"Framework, with its order of phases and its defaults: {', '.join(FRAMEWORKS)}.",
     )  # fmt: skip
     prompts: Several[int] = option(
         64, group=STEP_GROUP, is_common=True, type=INTEGER, metavar="N", help="Prompts per step."
@@ -238,8 +239,6 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     @property
     def framework_rules(self) -> Framework:
         """The record of the framework."""
-        from ..reinforcement.frameworks import FRAMEWORKS
-
         return FRAMEWORKS[self.framework]
 
     @property
