@@ -251,14 +251,28 @@ def trained_tokens(question: Rl, lengths: Ints) -> Floats:
     return lengths.astype(float) + question.prompt_tokens
 
 
+def packed_tokens(question: Rl) -> int | None:
+    """Return the tokens per device up to which micro-batches are packed; None if they have some samples each."""
+    framework = question.framework_rules
+    if question.micro_batch is not None or (not framework.is_packed and question.micro_batch_tokens is None):
+        return None
+    return int(question.micro_batch_tokens or framework.micro_batch_tokens)
+
+
+def samples_of_rank(question: Rl, devices: Devices) -> int:
+    """Return the samples of a data-parallel rank of the trainer and update."""
+    replicas = devices.trainer // (question.tensor * question.pipeline * question.context_parallel)
+    samples = question.samples * question.rules.samples_trained
+    return max(samples // question.updates_per_step // replicas, 1)
+
+
 def _samples_per_micro_batch(question: Rl, sample_tokens: float) -> int:
     """Return the samples of a micro-batch: those asked for, or as many of some tokens each as fill it."""
     if question.micro_batch is not None:
         return int(question.micro_batch)
-    framework = question.framework_rules
-    if not framework.is_packed and question.micro_batch_tokens is None:
+    tokens = packed_tokens(question)
+    if tokens is None:
         return 1
-    tokens = question.micro_batch_tokens or framework.micro_batch_tokens
     return max(int(tokens * question.context_parallel / sample_tokens), 1)
 
 
@@ -277,9 +291,9 @@ def time_trainer_of(
             f"of the trainer (got {question.tensor * question.pipeline * question.context_parallel})"
         )
     size = _samples_per_micro_batch(question, float(tokens.mean()))
-    samples_of_rank = max(len(tokens) // question.updates_per_step // replicas, 1)
-    size = min(size, samples_of_rank)
-    longest_size = min(_samples_per_micro_batch(question, longest_tokens(question)), samples_of_rank)
+    most = samples_of_rank(question, devices)
+    size = min(size, most)
+    longest_size = min(_samples_per_micro_batch(question, longest_tokens(question)), most)
     is_tuned = question.uses_megatron and supports_stack(devices.device)
     parallel = ParallelConfig(
         tensor=question.tensor,

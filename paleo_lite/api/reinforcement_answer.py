@@ -12,7 +12,7 @@ from ..calibration.store import evidence_of
 from ..errors import BadValue
 from ..machines.prices import choose_price
 from ..reinforcement.answer import RlAnswer, RlTotals
-from ..reinforcement.settings import Described, settings_text
+from ..reinforcement.settings import Described, settings_notes, settings_text
 from ..reinforcement.step import OF_TRAINER
 from ..reinforcement.weights import has_host_link
 from ..timing import describe_model
@@ -22,7 +22,7 @@ from ..timing.memory import usable_bytes
 from ..timing.notes import range_notes
 from ..timing.predicting import predict
 from ..units import format_si
-from .reinforcement import Predicted, describe_evidence
+from .reinforcement import Predicted, describe_evidence, packed_tokens, samples_of_rank
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
@@ -44,6 +44,7 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         listing = choose_price(device, question.price_of, devices.price)
         price = None if listing is None else listing.usd_per_h
     rollout_bytes = rollout_bytes_of(predicted)
+    described = _describe(predicted)
     sentences = describe_evidence(question, devices, predicted.job, predicted.deployment)
     learned = learned_device(device, network.name, evidence_of(question.calibration))
     answer = RlAnswer(
@@ -83,9 +84,9 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         price_usd_per_h=price,
         totals=None,
         divisions=[],
-        settings=_settings(predicted),
+        settings=settings_text(question.framework, described),
         model="; ".join((describe_model(predicted.job.model), *sentences)),
-        notes=_notes(predicted),
+        notes=(*_notes(predicted), *settings_notes(question.framework, described)),
         calibration="; ".join(sentences) or predicted.job.model.label or None,
         activity=_activity(predicted),
         power=power_of(learned, has_experts=predicted.job.workload.has_experts),
@@ -105,10 +106,10 @@ def make_answer(predicted: Predicted) -> RlAnswer:
     return msgspec.structs.replace(answer, totals=totals)
 
 
-def _settings(predicted: Predicted) -> str:
-    """Return the settings in the words of the framework."""
+def _describe(predicted: Predicted) -> Described:
+    """Return a step as the settings of a framework describe it."""
     question, devices, setup = predicted.question, predicted.devices, predicted.setup
-    described = Described(
+    return Described(
         algorithm=question.algorithm,
         prompts=question.prompts,
         samples_per_prompt=question.used_samples_per_prompt,
@@ -116,6 +117,8 @@ def _settings(predicted: Predicted) -> str:
         prompt_tokens=question.prompt_tokens,
         max_tokens=question.prompt_tokens + question.longest_response,
         micro_batch=predicted.parts.trainer.samples_per_micro_batch,
+        micro_batch_tokens=packed_tokens(question),
+        samples_of_rank=samples_of_rank(question, devices),
         tensor=question.tensor,
         pipeline=question.pipeline,
         context_parallel=question.context_parallel,
@@ -125,6 +128,7 @@ def _settings(predicted: Predicted) -> str:
         rollout_tensor=question.rollout_tensor,
         rollout_precision=question.used_rollout_precision,
         rollout_devices=devices.rollouts,
+        trainer_devices=devices.trainer,
         devices=devices.total,
         devices_per_node=devices.topology.devices_per_node,
         is_colocated=devices.is_colocated,
@@ -134,7 +138,6 @@ def _settings(predicted: Predicted) -> str:
         has_reference=setup.has_reference,
         lora=question.lora,
     )
-    return settings_text(question.framework, described)
 
 
 def rollout_bytes_of(predicted: Predicted) -> float:

@@ -6,6 +6,7 @@ b178a3c.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 
@@ -18,7 +19,9 @@ class Described(NamedTuple):
     updates: int
     prompt_tokens: int
     max_tokens: int
-    micro_batch: int
+    micro_batch: int  # samples
+    micro_batch_tokens: int | None  # tokens up to which a micro-batch is packed per device; None for some samples each
+    samples_of_rank: int  # samples of a data-parallel rank and update
     tensor: int
     pipeline: int
     context_parallel: int
@@ -28,6 +31,7 @@ class Described(NamedTuple):
     rollout_tensor: int
     rollout_precision: str
     rollout_devices: int
+    trainer_devices: int
     devices: int
     devices_per_node: int
     is_colocated: bool
@@ -42,6 +46,37 @@ def settings_text(framework: str, step: Described) -> str:
     """Return the settings, one per line; empty where the words of the framework are not known."""
     write = _WRITERS.get(framework)
     return "" if write is None else "\n".join(f"{name}={_text(value)}" for name, value in write(step).items())
+
+
+def settings_notes(framework: str, step: Described) -> list[str]:
+    """Return where the settings cannot say what was predicted, as sentences."""
+    find = _NOTES.get(framework)
+    return [] if find is None else find(step)
+
+
+def _pool(devices: int, per_node: int) -> tuple[int, int]:
+    """Return nodes and devices per node of some devices: in equal parts of nodes where they fill no whole ones."""
+    equal = devices if devices <= per_node else math.gcd(devices, per_node)
+    return devices // equal, equal
+
+
+def _dividing(step: Described) -> int:
+    """Return the largest number of samples up to those of a micro-batch that divides the samples of a rank.
+
+    verl/workers/fsdp_workers.py and nemo_rl/distributed/batched_data_dict.py assert that it does.
+    """
+    return next(size for size in range(step.micro_batch, 0, -1) if step.samples_of_rank % size == 0)
+
+
+def _notes_on_micro_batches(name: str, step: Described) -> list[str]:
+    """Return that a framework has micro-batches of fewer samples than were asked for, if it has."""
+    dividing = _dividing(step)
+    if dividing == step.micro_batch:
+        return []
+    return [
+        f"micro-batches of {name} divide the {step.samples_of_rank} samples of a rank: its settings have {dividing} "
+        f"samples each, the forecast {step.micro_batch}"
+    ]
 
 
 def _text(value: Any) -> str:
@@ -70,15 +105,13 @@ NEMO_ASYNCHRONOUS = {"grpo": "grpo.async_grpo", "ppo": "ppo.async_ppo"}
 def _nemo_settings(step: Described) -> dict[str, Any]:
     """Return the overrides of NeMo-RL, whose batches are counted in samples, or in pairs of them by `dpo`."""
     section = NEMO_SECTIONS[step.algorithm]
-    settings: dict[str, Any] = {
-        "cluster.num_nodes": max(step.devices // step.devices_per_node, 1),
-        "cluster.gpus_per_node": min(step.devices, step.devices_per_node),
-    }
+    nodes, per_node = _pool(step.devices, step.devices_per_node)
+    settings: dict[str, Any] = {"cluster.num_nodes": nodes, "cluster.gpus_per_node": per_node}
     if section not in NEMO_WITHOUT_ROLLOUTS:
         settings[f"{section}.num_prompts_per_step"] = step.prompts
         settings[f"{section}.num_generations_per_prompt"] = step.samples_per_prompt
     # Both responses of a pair are in one micro-batch (nemo_rl/algorithms/dpo.py).
-    micro_batch = max(step.micro_batch // 2, 1) if section == "dpo" else step.micro_batch
+    micro_batch = max(_dividing(step) // 2, 1) if section == "dpo" else _dividing(step)
     settings["policy.train_global_batch_size"] = step.prompts * step.samples_per_prompt // step.updates
     settings["policy.train_micro_batch_size"] = micro_batch
     settings["policy.max_total_sequence_length"] = step.max_tokens
@@ -89,8 +122,10 @@ def _nemo_settings(step: Described) -> dict[str, Any]:
     asynchronous = NEMO_ASYNCHRONOUS.get(section)
     if asynchronous is not None:
         settings[f"{asynchronous}.enabled"] = step.steps_off > 0
-        if step.steps_off:
+        if step.steps_off:  # both are asserted (async_grpo_train, nemo_rl/algorithms/grpo.py)
             settings[f"{asynchronous}.max_trajectory_age_steps"] = step.steps_off
+            settings["policy.generation.vllm_cfg.async_engine"] = True
+            settings["loss_fn.use_importance_sampling_correction"] = True
     return settings
 
 
@@ -125,11 +160,32 @@ def _nemo_generation(step: Described) -> dict[str, Any]:
     if step.memory_fraction is not None:
         settings[f"{generation}.vllm_cfg.gpu_memory_utilization"] = step.memory_fraction
     settings[f"{generation}.colocated.enabled"] = step.is_colocated
-    if not step.is_colocated:
+    if not step.is_colocated and _nemo_divides(step):
         resources = f"{generation}.colocated.resources"
-        settings[f"{resources}.num_nodes"] = max(step.rollout_devices // step.devices_per_node, 1)
-        settings[f"{resources}.gpus_per_node"] = min(step.rollout_devices, step.devices_per_node)
+        nodes, per_node = _pool(step.rollout_devices, step.devices_per_node)
+        settings[f"{resources}.num_nodes"], settings[f"{resources}.gpus_per_node"] = nodes, per_node
     return settings
+
+
+def _nemo_divides(step: Described) -> bool:
+    """Return whether NeMo-RL can give the engines their devices: of several nodes they get whole ones.
+
+    Its `setup` (nemo_rl/algorithms/grpo.py) asserts that the engines have all devices of their nodes, but for a cluster
+    of one node, which is divided.
+    """
+    return step.devices <= step.devices_per_node or step.rollout_devices % step.devices_per_node == 0
+
+
+def _nemo_notes(step: Described) -> list[str]:
+    """Return where the settings of NeMo-RL cannot say what was predicted."""
+    notes = _notes_on_micro_batches("NeMo-RL", step)
+    if NEMO_SECTIONS[step.algorithm] in NEMO_WITHOUT_ROLLOUTS or step.is_colocated or _nemo_divides(step):
+        return notes
+    return [
+        *notes,
+        f"NeMo-RL gives engines whole nodes of {step.devices_per_node} devices, not {step.rollout_devices} of "
+        f"{step.devices}: its settings leave out their resources",
+    ]
 
 
 ESTIMATORS = {"grpo": "grpo", "dapo": "grpo", "ppo": "gae", "rloo": "rloo", "reinforce++": "reinforce_plus_plus"}
@@ -143,12 +199,14 @@ def _verl_settings(step: Described) -> dict[str, Any]:
     return _verl_sft_settings(step) if step.algorithm == "sft" else {}
 
 
-def _verl_devices(step: Described) -> dict[str, Any]:
-    """Return the overrides of the devices of the trainer."""
-    return {
-        "trainer.nnodes": max(step.devices // step.devices_per_node, 1),
-        "trainer.n_gpus_per_node": min(step.devices, step.devices_per_node),
-    }
+def _verl_devices(section: str, devices: int, step: Described) -> dict[str, Any]:
+    """Return the overrides of a pool of devices, which shares no device with another.
+
+    A pool is a placement group of Ray per node, and several of them may lie on one node (RayResourcePool,
+    verl/single_controller/ray/base.py).
+    """
+    nodes, per_node = _pool(devices, step.devices_per_node)
+    return {f"{section}.nnodes": nodes, f"{section}.n_gpus_per_node": per_node}
 
 
 def _verl_degrees(section: str, step: Described) -> dict[str, Any]:
@@ -164,7 +222,7 @@ def _verl_degrees(section: str, step: Described) -> dict[str, Any]:
 def _verl_rollout_settings(step: Described) -> dict[str, Any]:
     """Return the overrides of `ppo_trainer.yaml`, whose batches are counted in prompts."""
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    settings = _verl_devices(step)
+    settings = _verl_devices("trainer", step.trainer_devices, step)
     settings |= {
         "algorithm.adv_estimator": ESTIMATORS[step.algorithm],
         "data.train_batch_size": step.prompts,
@@ -181,31 +239,71 @@ def _verl_rollout_settings(step: Described) -> dict[str, Any]:
         settings[f"{actor}.ulysses_sequence_parallel_size"] = step.context_parallel
         if step.lora is not None:
             settings["actor_rollout_ref.model.lora_rank"] = step.lora
-    # Without dynamic batches each pass has to be given the size of its micro-batches.
-    settings[f"{actor}.ppo_micro_batch_size_per_gpu"] = step.micro_batch
-    settings[f"{rollout}.log_prob_micro_batch_size_per_gpu"] = step.micro_batch
-    if step.has_reference:
-        settings["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = step.micro_batch
+    settings |= _verl_micro_batches(step)
     settings[f"{rollout}.tensor_model_parallel_size"] = step.rollout_tensor
     settings[f"{rollout}.enforce_eager"] = step.is_eager
     if step.memory_fraction is not None:
         settings[f"{rollout}.gpu_memory_utilization"] = step.memory_fraction
-    if not step.is_colocated:
-        settings["rollout.nnodes"] = max(step.rollout_devices // step.devices_per_node, 1)
-        settings["rollout.n_gpus_per_node"] = min(step.rollout_devices, step.devices_per_node)
+    if not step.is_colocated:  # as recipe/one_step_off_policy starts it
+        settings["actor_rollout_ref.hybrid_engine"] = False
+        settings |= _verl_devices("rollout", step.rollout_devices, step)
     return settings
+
+
+def _verl_packed_tokens(step: Described) -> int | None:
+    """Return the tokens per device up to which verl packs micro-batches, which hold the longest sample at least.
+
+    `rearrange_micro_batches` (verl/utils/seqlen_balancing.py) asserts it, after context parallelism multiplies them.
+    """
+    if step.micro_batch_tokens is None:
+        return None
+    return max(step.micro_batch_tokens, math.ceil(step.max_tokens / step.context_parallel))
+
+
+def _verl_micro_batches(step: Described) -> dict[str, Any]:
+    """Return the overrides of the micro-batches of all passes.
+
+    Packed ones are stated once, and the passes that compute log-probabilities follow. Those of some samples each are
+    stated for each pass.
+    """
+    actor, passes = "actor_rollout_ref.actor", ["actor_rollout_ref.rollout"]
+    tokens = _verl_packed_tokens(step)
+    if tokens is not None:
+        settings: dict[str, Any] = {f"{actor}.use_dynamic_bsz": True, f"{actor}.ppo_max_token_len_per_gpu": tokens}
+        return settings | ({"critic.ppo_max_token_len_per_gpu": tokens} if step.algorithm == "ppo" else {})
+    if step.has_reference:
+        passes.append("actor_rollout_ref.ref")
+    settings = {f"{actor}.use_dynamic_bsz": False, f"{actor}.ppo_micro_batch_size_per_gpu": _dividing(step)}
+    settings |= {f"{section}.log_prob_micro_batch_size_per_gpu": _dividing(step) for section in passes}
+    return settings | ({"critic.ppo_micro_batch_size_per_gpu": _dividing(step)} if step.algorithm == "ppo" else {})
+
+
+def _verl_notes(step: Described) -> list[str]:
+    """Return where the settings of verl cannot say what was predicted."""
+    tokens = _verl_packed_tokens(step)
+    if tokens is None:
+        return _notes_on_micro_batches("verl", step)
+    if tokens == step.micro_batch_tokens:
+        return []
+    return [
+        f"micro-batches of verl hold the longest sample: its settings pack up to {tokens:,} tokens per device, the "
+        f"forecast {step.micro_batch_tokens:,}; `--micro-batch-tokens {tokens}` predicts them"
+    ]
 
 
 def _verl_sft_settings(step: Described) -> dict[str, Any]:
     """Return the overrides of `sft_trainer_engine.yaml`, which trains on responses that are given."""
-    settings = _verl_devices(step)
+    tokens = _verl_packed_tokens(step)
+    settings = _verl_devices("trainer", step.trainer_devices, step)
     settings |= {
         "data.train_batch_size": step.prompts * step.samples_per_prompt // step.updates,
-        "data.use_dynamic_bsz": False,
-        "data.micro_batch_size_per_gpu": step.micro_batch,
         "data.max_length": step.max_tokens,
         "engine": "megatron" if step.is_megatron else "fsdp",
     }
+    if tokens is None:
+        settings |= {"data.use_dynamic_bsz": False, "data.micro_batch_size_per_gpu": _dividing(step)}
+    else:
+        settings |= {"data.use_dynamic_bsz": True, "data.max_token_len_per_gpu": tokens}
     if step.lora is not None:
         settings["model.lora_rank"] = step.lora
     if step.is_megatron:
@@ -215,3 +313,6 @@ def _verl_sft_settings(step: Described) -> dict[str, Any]:
 
 _WRITERS = {"nemo-rl": _nemo_settings, "verl": _verl_settings}
 """Functions that write the settings, by framework."""
+
+_NOTES = {"nemo-rl": _nemo_notes, "verl": _verl_notes}
+"""Functions that say where the settings cannot, by framework."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paleo_lite.reinforcement.algorithms import ALGORITHMS
-from paleo_lite.reinforcement.settings import Described, settings_text
+from paleo_lite.reinforcement.settings import Described, settings_notes, settings_text
 
 NEMO_TRAINER = [
     "train_global_batch_size",
@@ -28,6 +28,7 @@ NEMO_GENERATION = [
     "vllm_cfg.enforce_eager",
     "vllm_cfg.precision",
     "vllm_cfg.gpu_memory_utilization",
+    "vllm_cfg.async_engine",
     "colocated.enabled",
     "colocated.resources.num_nodes",
     "colocated.resources.gpus_per_node",
@@ -36,9 +37,14 @@ NEMO_GENERATION = [
 GROUPS = ("num_prompts_per_step", "num_generations_per_prompt")
 
 # examples/configs of NVIDIA-NeMo/RL: grpo_math_1B.yaml, ppo_math_1B.yaml, dpo.yaml, sft.yaml, distillation_math.yaml
+CORRECTION = {"loss_fn": ["use_importance_sampling_correction"]}
 NEMO = {
-    "grpo": {"grpo": [*GROUPS, "async_grpo.enabled", "async_grpo.max_trajectory_age_steps"]},
-    "ppo": {"ppo": [*GROUPS, "async_ppo.enabled", "async_ppo.max_trajectory_age_steps"], "value": NEMO_TRAINER},
+    "grpo": {**CORRECTION, "grpo": [*GROUPS, "async_grpo.enabled", "async_grpo.max_trajectory_age_steps"]},
+    "ppo": {
+        **CORRECTION,
+        "ppo": [*GROUPS, "async_ppo.enabled", "async_ppo.max_trajectory_age_steps"],
+        "value": NEMO_TRAINER,
+    },
     "dpo": {},
     "sft": {},
     "distillation": {"distillation": [*GROUPS]},
@@ -53,20 +59,24 @@ VERL = {
         "rollout": ["nnodes", "n_gpus_per_node"],  # one_step_off_ppo_trainer.yaml
         "actor_rollout_ref.actor": [
             "ppo_mini_batch_size", "use_kl_loss", "strategy", "ulysses_sequence_parallel_size",
-            "ppo_micro_batch_size_per_gpu", "megatron.tensor_model_parallel_size",
-            "megatron.pipeline_model_parallel_size", "megatron.context_parallel_size",
-            "megatron.expert_model_parallel_size",
+            "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu",
+            "megatron.tensor_model_parallel_size", "megatron.pipeline_model_parallel_size",
+            "megatron.context_parallel_size", "megatron.expert_model_parallel_size",
         ],
         "actor_rollout_ref.rollout": [
             "n", "tensor_model_parallel_size", "enforce_eager", "gpu_memory_utilization",
             "log_prob_micro_batch_size_per_gpu",
         ],
         "actor_rollout_ref.ref": ["log_prob_micro_batch_size_per_gpu"],
+        "actor_rollout_ref": ["hybrid_engine"],
+        "critic": ["ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"],
     },
     "sft": {
         "": ["engine"],
         "trainer": ["nnodes", "n_gpus_per_node"],
-        "data": ["train_batch_size", "use_dynamic_bsz", "micro_batch_size_per_gpu", "max_length"],
+        "data": [
+            "train_batch_size", "use_dynamic_bsz", "micro_batch_size_per_gpu", "max_token_len_per_gpu", "max_length",
+        ],
         "engine": [
             "ulysses_sequence_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
             "context_parallel_size", "expert_model_parallel_size",
@@ -86,7 +96,8 @@ def described(algorithm: str, **changes: Any) -> Described:
     """Return a step of 32 prompts with 4 samples each."""
     step = Described(
         algorithm=algorithm, prompts=32, samples_per_prompt=4, updates=2, prompt_tokens=100, max_tokens=1124,
-        micro_batch=4, tensor=1, pipeline=1, context_parallel=2, expert_parallel=1, is_megatron=False, precision="bf16",
+        micro_batch=4, micro_batch_tokens=None, samples_of_rank=4, trainer_devices=24,
+        tensor=1, pipeline=1, context_parallel=2, expert_parallel=1, is_megatron=False, precision="bf16",
         rollout_tensor=2, rollout_precision="fp8", rollout_devices=8, devices=32, devices_per_node=8,
         is_colocated=False, steps_off=1, is_eager=False, memory_fraction=0.6, has_reference=True, lora=None,
     )  # fmt: skip
@@ -100,8 +111,11 @@ def settings_of(framework: str, step: Described) -> dict[str, str]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("is_megatron", [False, True])
-def test_every_key_exists_in_the_configuration_of_the_algorithm(algorithm: str, is_megatron: bool) -> None:
-    step = described(algorithm, is_megatron=is_megatron)
+@pytest.mark.parametrize("tokens", [None, 16_384])
+def test_every_key_exists_in_the_configuration_of_the_algorithm(
+    algorithm: str, is_megatron: bool, tokens: int | None
+) -> None:
+    step = described(algorithm, is_megatron=is_megatron, micro_batch_tokens=tokens)
     section = SECTIONS.get(algorithm, algorithm)
     common = {"cluster": ["num_nodes", "gpus_per_node"], "policy": NEMO_TRAINER}
     known = keys_of({**common, **NEMO[section]})
@@ -151,3 +165,72 @@ def test_one_of_two_trainers_of_nemo_rl_is_enabled() -> None:
 
 def test_a_framework_without_words_has_no_settings() -> None:
     assert settings_text("slime", described("grpo")) == ""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rollouts", "pools"),
+    [(8, 8, ("1", "8", "1", "8")), (4, 12, ("1", "4", "3", "4")), (16, 16, ("2", "8", "2", "8")), (6, 2, "1612")],
+)
+def test_pools_of_verl_share_no_devices(trainer: int, rollouts: int, pools: tuple[str, ...]) -> None:
+    """verl refuses pools that have more devices than the cluster; recipe/one_step_off_policy has them so."""
+    total = trainer + rollouts
+    step = described("grpo", trainer_devices=trainer, rollout_devices=rollouts, devices=total, rollout_tensor=1)
+    settings = settings_of("verl", step)
+    keys = ("trainer.nnodes", "trainer.n_gpus_per_node", "rollout.nnodes", "rollout.n_gpus_per_node")
+    assert tuple(settings[key] for key in keys) == tuple(pools)
+    assert settings["actor_rollout_ref.hybrid_engine"] == "false"
+
+
+def test_one_pool_of_verl_has_all_devices_that_train_and_generate() -> None:
+    step = described("grpo", trainer_devices=32, rollout_devices=32, is_colocated=True)
+    settings = settings_of("verl", step)
+    assert (settings["trainer.nnodes"], settings["trainer.n_gpus_per_node"]) == ("4", "8")
+    assert not any(key.startswith("rollout.") or key.endswith("hybrid_engine") for key in settings)
+
+
+@pytest.mark.parametrize(
+    ("devices", "rollouts", "resources"), [(16, 8, ("1", "8")), (8, 3, ("1", "3")), (16, 12, None)]
+)
+def test_engines_of_nemo_rl_have_whole_nodes_of_several(
+    devices: int, rollouts: int, resources: tuple[str, str] | None
+) -> None:
+    """`setup` of nemo_rl/algorithms/grpo.py asserts gpus_per_node == cluster.gpus_per_node if num_nodes > 1."""
+    step = described("grpo", devices=devices, rollout_devices=rollouts, trainer_devices=devices - rollouts)
+    settings, section = settings_of("nemo-rl", step), "policy.generation.colocated.resources"
+    found = (settings.get(f"{section}.num_nodes"), settings.get(f"{section}.gpus_per_node"))
+    assert found == (resources or (None, None))
+    notes = settings_notes("nemo-rl", step)
+    is_noted = any("NeMo-RL gives engines whole nodes of 8 devices, not 12 of 16" in note for note in notes)
+    assert is_noted == (resources is None)
+
+
+def test_rollouts_of_nemo_rl_that_are_off_have_what_it_asserts() -> None:
+    """docs/guides/async-grpo.md: an asynchronous engine, and the correction by importance sampling."""
+    keys = ("policy.generation.vllm_cfg.async_engine", "loss_fn.use_importance_sampling_correction")
+    for steps_off, expected in ((1, "true"), (0, None)):
+        settings = settings_of("nemo-rl", described("grpo", steps_off=steps_off))
+        assert [settings.get(key) for key in keys] == [expected] * 2
+
+
+def test_verl_packs_where_the_forecast_does() -> None:
+    """`rearrange_micro_batches` of verl refuses fewer tokens than the longest sample, which a context shares."""
+    actor = "actor_rollout_ref.actor"
+    packed = settings_of("verl", described("grpo", micro_batch_tokens=16_384))
+    assert packed[f"{actor}.use_dynamic_bsz"] == "true" and packed[f"{actor}.ppo_max_token_len_per_gpu"] == "16384"
+    assert not any("micro_batch_size" in key for key in packed)
+    longer = described("grpo", micro_batch_tokens=16_384, max_tokens=40_001, context_parallel=2)
+    assert settings_of("verl", longer)[f"{actor}.ppo_max_token_len_per_gpu"] == "20001"
+    (note,) = settings_notes("verl", longer)
+    assert "up to 20,001 tokens per device, the forecast 16,384; `--micro-batch-tokens 20001` predicts them" in note
+
+
+@pytest.mark.parametrize(
+    ("framework", "key"),
+    [("verl", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"), ("nemo-rl", "policy.train_micro_batch_size")],
+)
+def test_micro_batches_divide_the_samples_of_a_rank(framework: str, key: str) -> None:
+    """Both assert it: verl/workers/fsdp_workers.py, and nemo_rl/distributed/batched_data_dict.py."""
+    step = described("grpo", micro_batch=3, samples_of_rank=64)
+    assert settings_of(framework, step)[key] == "2"
+    assert any("settings have 2 samples each, the forecast 3" in note for note in settings_notes(framework, step))
+    assert not settings_notes(framework, described("grpo", micro_batch=4, samples_of_rank=64))
