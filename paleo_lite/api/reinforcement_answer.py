@@ -220,10 +220,18 @@ def _notes(predicted: Predicted) -> tuple[str, ...]:
     notes += [f"assumed: {assumption}" for assumption in predicted.devices.topology.assumptions]
     rollouts, trainer, setup = predicted.parts.rollouts, predicted.parts.trainer, predicted.setup
     if rollouts is not None and rollouts.waits_for_memory:
-        notes.append(
+        assert predicted.deployment is not None
+        most_live = min(rollouts.samples_per_engine, predicted.deployment.replica_engine().max_sequences)
+        held = (
             f"the cache of an engine holds {rollouts.most_live:,.0f} of its {rollouts.samples_per_engine:,} samples at "
-            "a time: others wait; a larger `--rollout-tensor`, or kv-cache=fp8 of `--engine-settings`, holds more"
+            "a time: others wait"
         )
+        if rollouts.most_live >= most_live:
+            held = (
+                f"the cache of an engine is too small for the full lengths of {most_live:,} samples at a time: some "
+                "are preempted and computed again"
+            )
+        notes.append(f"{held}; a larger `--rollout-tensor`, or kv-cache=fp8 of `--engine-settings`, holds more")
     can_divide = predicted.devices.total > 1  # into those of rollouts and those of the trainer
     if rollouts is not None and not setup.steps_off and can_divide and rollouts.tail_share > 0.25:
         notes.append(

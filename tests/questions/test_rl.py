@@ -19,6 +19,8 @@ from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.questions.option import options_of
 from paleo_lite.questions.rl_options import Rl
+from paleo_lite.reinforcement.algorithms import ALGORITHMS
+from paleo_lite.reinforcement.frameworks import FRAMEWORKS
 from paleo_lite.reinforcement.step import OF_TRAINER
 
 SMALL = {
@@ -260,6 +262,26 @@ def test_rollouts_wait_for_memory_where_samples_do_not_fit_at_once() -> None:
     assert not ask().rollouts.waits_for_memory
     short = ask(network="qwen3-8b", gpu="rtx-4090", samples_per_prompt=64, response_tokens=4000, max_tokens=8192)
     assert short.rollouts.waits_for_memory
+
+
+@pytest.mark.parametrize(
+    ("samples_per_prompt", "said"),
+    [(64, "samples at a time: others wait"), (16, "samples at a time: some are preempted and computed again")],
+)
+def test_a_full_cache_says_whether_others_wait_or_are_preempted(samples_per_prompt: int, said: str) -> None:
+    """Of 16.4 GB of weights in 24 GB, a cache is left for a few samples: all of few start, but cannot end together."""
+    answer = ask(
+        network="qwen3-8b", gpu="rtx-4090", samples_per_prompt=samples_per_prompt, response_tokens=4000, max_tokens=8192
+    )
+    (note,) = [note for note in answer.notes if note.startswith("the cache of an engine")]
+    assert said in note
+    assert (answer.rollouts.most_live < answer.rollouts.samples_per_engine) == ("others wait" in note)
+
+
+def test_help_names_every_framework_and_algorithm() -> None:
+    options = options_of(Rl)
+    assert all(name in options["framework"].help for name in FRAMEWORKS)
+    assert all(name in options["algorithm"].help for name in ALGORITHMS)
 
 
 def test_without_a_price_a_step_has_no_cost() -> None:
