@@ -321,11 +321,11 @@ _OPTIONS = {"draft": "--speculation", "draft_length": "--speculation", "sampling
 def check_gathering(engine: Server, ranks: int) -> None:
     """Raise BadValue if a setting of how long prompts wait for others changes nothing."""
     iterations, share = "`--engine-settings batch-wait-iterations`", "`batch-wait-share`"
-    if engine.gather_share and not engine.gather_iterations:
+    if engine.batch_wait_share and not engine.batch_wait_iterations:
         raise BadValue(f"{share} of `--engine-settings` needs batch-wait-iterations=N, for which prompts wait at most")
-    if engine.gather_share and ranks > 1:
+    if engine.batch_wait_share and ranks > 1:
         raise BadValue(f"{share} is not for `--attention-data-parallel`, with which prompts wait for one of each rank")
-    if engine.gather_iterations and ranks == 1 and not engine.gather_share:
+    if engine.batch_wait_iterations and ranks == 1 and not engine.batch_wait_share:
         raise BadValue(f"{iterations} needs batch-wait-share=FRACTION, such as 0.8: at 0, the default, no prompt waits")
 
 

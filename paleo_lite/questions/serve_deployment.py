@@ -168,7 +168,7 @@ def _check_gathering(question: Serve) -> None:
     engine: Any = question.engine
     settings = settings_of(question.engine_settings)
     asked = [name for name in ("batch-wait-iterations", "batch-wait-share") if settings.get(name)]
-    if asked and engine in SERVERS and SERVERS[engine].gather_iterations is not None:
+    if asked and engine in SERVERS and SERVERS[engine].batch_wait_iterations is not None:
         raise BadValue(
             f"`--engine-settings {asked[0]}` is for prompts that wait while others decode: leave it out with "
             "`--prefill-pool`"
@@ -310,8 +310,8 @@ def _deployments(
             "block_tokens": settings.get("block-size"),
             "memory_fraction": options.memory_fraction,
             "receive_interval": settings.get("receive-interval"),
-            "gather_iterations": settings.get("batch-wait-iterations"),
-            "gather_share": settings.get("batch-wait-share"),
+            "batch_wait_iterations": settings.get("batch-wait-iterations"),
+            "batch_wait_share": settings.get("batch-wait-share"),
             "overhead_s": settings.get("overhead"),
         },
         expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),

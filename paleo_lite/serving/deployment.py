@@ -334,7 +334,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         """
         simulated = {level: self.simulate(traffic, level) for level in LEVELS}
         deviation = self.deployment.timer.latency_deviations[FIRST_TOKEN]
-        in_step = traffic.in_step()
+        synchronised = traffic.synchronised()
         widths = remaining_widths(
             self.deployment.on_device,
             self.engine,
@@ -342,7 +342,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             traffic,
             simulated,
             deviation,
-            None if in_step is None else self.simulate(in_step),
+            None if synchronised is None else self.simulate(synchronised),
         )
         prefill = None if self.prefill is None else self.prefill._with_widths(widths)
         return msgspec.structs.replace(self._with_widths(widths), prefill=prefill)

@@ -76,7 +76,7 @@ def simulate_causes(
             )
             causes.append(Cause(low, high))
         causes.append(Cause(at_levels["expected"], _stalled(at_levels["expected"], len(traffic.counted))))
-    synchronised = traffic.in_step()
+    synchronised = traffic.synchronised()
     if synchronised is not None:
         latencies = summarize_latencies(prepared.simulate(synchronised))
         causes.append(Cause(latencies, latencies, prepared.first_token_width))

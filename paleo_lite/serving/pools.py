@@ -105,7 +105,7 @@ class ServerPool(NamedTuple):
     def that_decodes(self) -> ServerPool:
         """Return the pool whose requests bring their keys and values along, and decode in the next iteration."""
         engine = msgspec.structs.replace(
-            self.engine, mixes_phases=True, mixes_whole_prompts=True, chunked_prefill=0, gather_iterations=None
+            self.engine, mixes_phases=True, mixes_whole_prompts=True, chunked_prefill=0, batch_wait_iterations=None
         )
         options = msgspec.structs.replace(self.options, prompts_are_cached=True, prefix_hit_rate=0.0)
         router = self.router if self.router in (ROUND_ROBIN, RANDOM) else "least-loaded"

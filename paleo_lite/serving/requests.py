@@ -154,7 +154,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             return 0
         return int((self.output_tokens[self.left_out] < self.output_tokens[~self.left_out].max()).sum())
 
-    def in_step(self) -> Traffic | None:
+    def synchronised(self) -> Traffic | None:
         """Return the requests with no answer shortened, so that users stay in step; None if none is shortened."""
         if not self.shortened_requests:
             return None

@@ -171,7 +171,7 @@ class Replica:
         if self.adapters is not None:
             self.adapters.is_waited_for = False
         has_room = self.used_blocks + self.decoding * self.most_growth <= self.total_blocks or self._make_room()
-        self.is_batch_waiting = bool(self.engine.gather_iterations and self.waiting and self._waits_for_others())
+        self.is_batch_waiting = bool(self.engine.batch_wait_iterations and self.waiting and self._waits_for_others())
         if has_room and self.waiting and not self.is_blocked and not self.is_batch_waiting:
             self._admit()
         if self.prompts:
@@ -352,15 +352,15 @@ class Replica:
         (TensorRT-LLM, ``_waiting_requests`` and ``_balance_adp_requests``.)
         """
         engine, ranks = self.engine, self.times.attention_data
-        assert engine.gather_iterations is not None
+        assert engine.batch_wait_iterations is not None
         if self.prompts or self.decoding < ranks:
             is_over = True
         elif ranks > 1:
             is_over = len(self.waiting) >= ranks
         else:
             tokens = self.decoding * (self.draft_length + 1) + sum(self.inputs[request] for request in self.waiting)
-            is_over = tokens >= engine.gather_share * engine.max_batched_tokens
-        if is_over or self.batch_waited_iterations >= engine.gather_iterations:
+            is_over = tokens >= engine.batch_wait_share * engine.max_batched_tokens
+        if is_over or self.batch_waited_iterations >= engine.batch_wait_iterations:
             self.batch_waited_iterations = 0
             return False
         return True
@@ -474,8 +474,8 @@ class Replica:
         if (tokens // self.block_tokens + 1) * decoding > self.total_blocks - self.used_blocks:
             iterations = self._iterations_to_full_cache(iterations)
         if self.is_batch_waiting:
-            assert self.engine.gather_iterations is not None
-            iterations = min(iterations, self.engine.gather_iterations - self.batch_waited_iterations)
+            assert self.engine.batch_wait_iterations is not None
+            iterations = min(iterations, self.engine.batch_wait_iterations - self.batch_waited_iterations)
         is_awaited = self.is_batch_waiting or (not self.waiting and decoding < self.engine.max_sequences)
         if self.arriving and is_awaited:
             iterations = min(iterations, self._iterations_until(self.arriving[0][0]))

@@ -119,7 +119,7 @@ def test_users_whose_lengths_differ_are_not_in_step() -> None:
     drawn = generate_traffic(Lengths(2048), Lengths(256, 64), count=64, concurrency=16)
     equal = generate_traffic(Lengths(2048), Lengths(256), count=64, concurrency=16)
     waiting = generate_traffic(Lengths(2048), Lengths(256), count=64, concurrency=16, drift_apart=False)
-    assert drawn.in_step() is None
-    assert waiting.in_step() is None, "an engine that computes all waiting prompts first keeps its users in step"
-    in_step = equal.in_step()
+    assert drawn.synchronised() is None
+    assert waiting.synchronised() is None, "an engine that computes all waiting prompts first keeps its users in step"
+    in_step = equal.synchronised()
     assert in_step is not None and set(in_step.output_tokens.tolist()) == {256}

@@ -159,7 +159,7 @@ def test_prompts_wait_for_others_while_sequences_decode(deployment: Deployment, 
     traffic = msgspec.structs.replace(traffic, arrival_s=np.array([0.0, *[1.0] * prompts]), input_tokens=tokens)
     waits_s = []
     for most in (0, 20):
-        engine = without_delays(find_server("tensorrt-llm", gather_iterations=most, gather_share=0.5))
+        engine = without_delays(find_server("tensorrt-llm", batch_wait_iterations=most, batch_wait_share=0.5))
         engine = msgspec.structs.replace(engine, max_batched_tokens=4096, overhead_s=0.0)
         prepared, outcome = run(msgspec.structs.replace(deployment, engine=engine), traffic)
         waits_s.append(float(outcome.first_token_s[1] - outcome.arrival_s[1]))
@@ -171,7 +171,7 @@ def test_nothing_waits_for_others_where_nothing_decodes(deployment: Deployment) 
     traffic = generate_traffic(Lengths(100), Lengths(10), count=3, rate_per_s=0.1, arrivals="fixed")
     finish_s = []
     for most in (0, 1000):
-        engine = find_server("tensorrt-llm", gather_iterations=most, gather_share=1.0)
+        engine = find_server("tensorrt-llm", batch_wait_iterations=most, batch_wait_share=1.0)
         _, outcome = run(msgspec.structs.replace(deployment, engine=engine), traffic)
         finish_s.append(outcome.finish_s.tolist())
     assert finish_s[0] == finish_s[1]

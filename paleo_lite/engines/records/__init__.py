@@ -58,10 +58,10 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
     if "receive_interval" in replacements and not defaults.receive_option:
         owners = sorted(server.name for server in SERVERS.values() if server.receive_option)
         raise BadValue(f"`--engine-settings receive-interval` is for {' and '.join(owners)} (the engine is {name})")
-    gathering = {"gather_iterations": "batch-wait-iterations", "gather_share": "batch-wait-share"}
+    gathering = {"batch_wait_iterations": "batch-wait-iterations", "batch_wait_share": "batch-wait-share"}
     asked = [setting for key, setting in gathering.items() if key in replacements]
-    if asked and defaults.gather_iterations is None:
-        owners = sorted(server.name for server in SERVERS.values() if server.gather_iterations is not None)
+    if asked and defaults.batch_wait_iterations is None:
+        owners = sorted(server.name for server in SERVERS.values() if server.batch_wait_iterations is not None)
         raise BadValue(f"`--engine-settings {asked[0]}` is for {' and '.join(owners)} (the engine is {name})")
     if "max_batched_tokens" in replacements and defaults.chunked_prefill:
         replacements.setdefault("chunked_prefill", replacements["max_batched_tokens"])

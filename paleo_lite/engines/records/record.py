@@ -40,7 +40,7 @@ PROCESSOR = "processor"
 _OPTIONS = {
     "block_tokens": "--engine-settings block-size",
     "receive_interval": "--engine-settings receive-interval",
-    "gather_iterations": "--engine-settings batch-wait-iterations",
+    "batch_wait_iterations": "--engine-settings batch-wait-iterations",
 }
 """Options of the command for limits that have another name there."""
 
@@ -314,8 +314,8 @@ class Server(Engine, frozen=True, kw_only=True):
     # Iterations for which new prompts wait at most for others, to be computed together, while sequences decode; and the
     # tokens of an iteration, relative to the most, at which they wait no longer. With attention data parallelism they
     # wait until every rank has one. None of the iterations where an engine has no such option.
-    gather_iterations: int | None = None
-    gather_share: float = 0.0
+    batch_wait_iterations: int | None = None
+    batch_wait_share: float = 0.0
     # Whether the host works in every iteration; otherwise its time is that of all iterations between two looks.
     works_between_looks: bool = True
     # Whether an iteration is scheduled while the one before it runs, so that a request waits for the iteration in
@@ -330,8 +330,8 @@ class Server(Engine, frozen=True, kw_only=True):
             value = getattr(self, name)
             check_integer(f"`{_OPTIONS.get(name, '--' + name.replace('_', '-'))}`", value, 1)
         check_integer("`--chunked-prefill`", self.chunked_prefill, 0)
-        if self.gather_iterations is not None:
-            check_integer(f"`{_OPTIONS['gather_iterations']}`", self.gather_iterations, 0)
+        if self.batch_wait_iterations is not None:
+            check_integer(f"`{_OPTIONS['batch_wait_iterations']}`", self.batch_wait_iterations, 0)
         if not 0 < self.memory_fraction <= 1:
             raise BadValue(f"`--memory-fraction` must be a fraction > 0 and <= 1 (got {self.memory_fraction:g})")
         if not self.overhead_s >= 0:

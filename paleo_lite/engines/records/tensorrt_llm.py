@@ -94,8 +94,8 @@ TENSORRT_LLM = Server(
             ("enable_attention_dp", "has_groups"),
             ("kv_cache_config.dtype", "kv_cache"),
             ("kv_cache_config.free_gpu_memory_fraction", "memory_fraction"),
-            ("batch_wait_timeout_iters", "gather_iterations"),
-            ("batch_wait_max_tokens_ratio", "gather_share"),
+            ("batch_wait_timeout_iters", "batch_wait_iterations"),
+            ("batch_wait_max_tokens_ratio", "batch_wait_share"),
             ("attention_dp_config.enable_balance", "balances_ranks"),
             ("attention_dp_config.timeout_iters", "balance_iterations"),
         ),
@@ -120,7 +120,7 @@ TENSORRT_LLM = Server(
     handover=Handover(iterations=1.0),
     schedules_ahead=True,
     # `_waiting_requests` and `_balance_adp_requests` in tensorrt_llm/_torch/pyexecutor/py_executor.py
-    gather_iterations=0,
+    batch_wait_iterations=0,
     vendors=("NVIDIA",),
     sources=("https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm_args.py",),
 )
