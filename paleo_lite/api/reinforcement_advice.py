@@ -155,7 +155,10 @@ def fitting_trainers(
             continue
         variant = replace(question, **degrees)
         unit = length_unit(variant)
+        per_replica = degrees["tensor"] * degrees["pipeline"] * degrees["context_parallel"]
         for count in dict.fromkeys(counts):
+            if count < per_replica:
+                continue
             placed = devices._replace(trainer=count)
             try:
                 if unit not in jobs:

@@ -79,7 +79,7 @@ def answer_rl(question: Rl) -> RlAnswer:
     answer = make_answer(predicted)
     if fits(predicted):
         return answer
-    return msgspec.structs.replace(answer, notes=(*answer.notes, _describe_remedy(question)))
+    return msgspec.structs.replace(answer, notes=(*answer.notes, _describe_remedy(question, predicted)))
 
 
 def advise(question: Rl) -> RlAnswer:
@@ -92,10 +92,13 @@ def advise(question: Rl) -> RlAnswer:
         raise NoDivision(f"{error}{_describe_other_remedy(question, find_devices(question))}") from None
 
 
-def _describe_remedy(question: Rl) -> str:
-    """Return the nearest change of the options with which the whole step fits, as a sentence."""
+def _describe_remedy(question: Rl, predicted: Predicted | None = None) -> str:
+    """Return the nearest change of the options with which the whole step fits, as a sentence.
+
+    The step without the change is given where it could be predicted.
+    """
     devices = find_devices(question)
-    remedy = _find_remedy(question, devices)
+    remedy = _find_remedy(question, devices, predicted)
     if remedy is None:
         return f"{describe_no_division(question, devices)}{_describe_adapters(question, devices)}"
     more = "; `--advise` compares more divisions" if set(_changes(question, remedy.question)) <= set(DEGREES) else ""
@@ -152,13 +155,13 @@ def _setting_text(value: Any) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else f"{value}"
 
 
-def _find_remedy(question: Rl, devices: Devices) -> Predicted | None:
+def _find_remedy(question: Rl, devices: Devices, predicted: Predicted | None = None) -> Predicted | None:
     """Return the step that fits with the nearest engines, and of these with the fastest trainer; None if none does.
 
     The trainer of the question is kept where it fits beside the engines.
     """
     lengths, constants = response_lengths_of(question), rl_constants()
-    asked = _asked_trainer(question, devices, lengths)
+    asked = _asked_trainer(question, devices, lengths) if predicted is None else _trainer_of(predicted)
     others = list(fitting_trainers(question, devices, lengths, [devices.trainer], constants))
     groups = [group for group in (asked, others) if group]
     if not groups:
@@ -178,9 +181,14 @@ def _asked_trainer(question: Rl, devices: Devices, lengths: Ints) -> list[Traine
     """Return the trainer of a question, if it fits."""
     jobs = make_jobs(question, devices.device, lengths)
     times = time_trainer_of(question, devices, jobs, lengths, rl_constants())
-    if (times.memory_bytes or 0.0) > usable_bytes(devices.device):
-        return []
-    return [Trained({}, devices.trainer, jobs.mean, times)]
+    trained = Trained({}, devices.trainer, jobs.mean, times)
+    return [trained] if (times.memory_bytes or 0.0) <= usable_bytes(devices.device) else []
+
+
+def _trainer_of(predicted: Predicted) -> list[Trained]:
+    """Return the trainer of a step, if it fits."""
+    trained = Trained({}, predicted.devices.trainer, predicted.job, predicted.parts.trainer)
+    return [trained] if (trained.times.memory_bytes or 0.0) <= usable_bytes(predicted.devices.device) else []
 
 
 def _together(engines: Engines, devices: Devices, trained: Trained, lengths: Ints) -> Predicted:
