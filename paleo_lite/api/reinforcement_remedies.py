@@ -178,9 +178,12 @@ def _find_remedy(question: Rl, devices: Devices, predicted: Predicted | None = N
 
 
 def _asked_trainer(question: Rl, devices: Devices, lengths: Ints) -> list[Trained]:
-    """Return the trainer of a question, if it fits."""
-    jobs = make_jobs(question, devices.device, lengths)
-    times = time_trainer_of(question, devices, jobs, lengths, rl_constants())
+    """Return the trainer of a question, if it can be divided so and fits."""
+    try:
+        jobs = make_jobs(question, devices.device, lengths)
+        times = time_trainer_of(question, devices, jobs, lengths, rl_constants())
+    except PaleoError:
+        return []  # not a trainer of this network, such as one of adapters
     trained = Trained({}, devices.trainer, jobs.mean, times)
     return [trained] if (times.memory_bytes or 0.0) <= usable_bytes(devices.device) else []
 
@@ -222,7 +225,7 @@ def _nearby_engines(question: Rl, devices: Devices, lengths: Ints, staying: list
         for staying_bytes in staying:
             yield from _with_less_memory(engines, devices, lengths, staying_bytes)
     for changed in sufficient:
-        yield _make_engines(changed, devices, lengths)
+        yield from _engines_that_fit(changed, devices, lengths)
     if question.rollout_precision is None:
         yield from _nearby_engines(replace(question, rollout_precision=NARROW), devices, lengths, staying)
 
@@ -243,10 +246,16 @@ def _with_less_memory(engines: Engines, devices: Devices, lengths: Ints, staying
     fraction = math.floor(100 * (engines.deployment.engine.memory_fraction - excess_share)) / 100
     if fraction <= 0:
         return
+    yield from _engines_that_fit(_with_fraction(engines.question, fraction), devices, lengths)
+
+
+def _engines_that_fit(question: Rl, devices: Devices, lengths: Ints) -> Iterator[Engines]:
+    """Yield the engines of a question, if the samples fit."""
     try:
-        yield _make_engines(_with_fraction(engines.question, fraction), devices, lengths)
+        engines = _make_engines(question, devices, lengths)
     except DoesNotFit:
         return
+    yield engines
 
 
 def _with_fraction(question: Rl, fraction: float) -> Rl:
