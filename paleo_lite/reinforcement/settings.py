@@ -222,6 +222,7 @@ def _verl_degrees(section: str, step: Described) -> dict[str, Any]:
 def _verl_rollout_settings(step: Described) -> dict[str, Any]:
     """Return the overrides of `ppo_trainer.yaml`, whose batches are counted in prompts."""
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    sharding = "fsdp" if step.is_colocated else "fsdp2"  # recipe/one_step_off_policy has no other
     settings = _verl_devices("trainer", step.trainer_devices, step)
     settings |= {
         "algorithm.adv_estimator": ESTIMATORS[step.algorithm],
@@ -231,7 +232,7 @@ def _verl_rollout_settings(step: Described) -> dict[str, Any]:
         f"{rollout}.n": step.samples_per_prompt,
         f"{actor}.ppo_mini_batch_size": max(step.prompts // step.updates, 1),
         f"{actor}.use_kl_loss": step.has_reference,
-        f"{actor}.strategy": "megatron" if step.is_megatron else "fsdp",
+        f"{actor}.strategy": "megatron" if step.is_megatron else sharding,
     }
     if step.is_megatron:
         settings |= _verl_degrees(f"{actor}.megatron", step)
@@ -280,14 +281,21 @@ def _verl_micro_batches(step: Described) -> dict[str, Any]:
 
 def _verl_notes(step: Described) -> list[str]:
     """Return where the settings of verl cannot say what was predicted."""
+    notes = []
+    if step.algorithm in ESTIMATORS and not step.is_colocated and step.steps_off != 1:
+        notes.append(
+            "the settings of verl are those of its one_step_off_policy, whose rollouts are one step older than the "
+            "weights: `--steps-off 1` predicts it"
+        )
     tokens = _verl_packed_tokens(step)
     if tokens is None:
-        return _notes_on_micro_batches("verl", step)
+        return [*notes, *_notes_on_micro_batches("verl", step)]
     if tokens == step.micro_batch_tokens:
-        return []
+        return notes
     return [
+        *notes,
         f"micro-batches of verl hold the longest sample: its settings pack up to {tokens:,} tokens per device, the "
-        f"forecast {step.micro_batch_tokens:,}; `--micro-batch-tokens {tokens}` predicts them"
+        f"forecast {step.micro_batch_tokens:,}; `--micro-batch-tokens {tokens}` predicts them",
     ]
 
 

@@ -179,6 +179,7 @@ def test_pools_of_verl_share_no_devices(trainer: int, rollouts: int, pools: tupl
     keys = ("trainer.nnodes", "trainer.n_gpus_per_node", "rollout.nnodes", "rollout.n_gpus_per_node")
     assert tuple(settings[key] for key in keys) == tuple(pools)
     assert settings["actor_rollout_ref.hybrid_engine"] == "false"
+    assert settings["actor_rollout_ref.actor.strategy"] == "fsdp2"  # its README: FSDP2 and Megatron
 
 
 def test_one_pool_of_verl_has_all_devices_that_train_and_generate() -> None:
@@ -234,3 +235,11 @@ def test_micro_batches_divide_the_samples_of_a_rank(framework: str, key: str) ->
     assert settings_of(framework, step)[key] == "2"
     assert any("settings have 2 samples each, the forecast 3" in note for note in settings_notes(framework, step))
     assert not settings_notes(framework, described("grpo", micro_batch=4, samples_of_rank=64))
+
+
+@pytest.mark.parametrize(("steps_off", "is_noted"), [(0, True), (1, False), (3, True)])
+def test_verl_with_two_pools_is_one_step_off(steps_off: int, is_noted: bool) -> None:
+    """recipe/one_step_off_policy/README.md: generation of the next batch goes on beside the training on this one."""
+    notes = settings_notes("verl", described("grpo", steps_off=steps_off))
+    assert any("`--steps-off 1` predicts it" in note for note in notes) == is_noted
+    assert not settings_notes("verl", described("grpo", steps_off=0, is_colocated=True))
