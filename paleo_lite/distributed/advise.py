@@ -22,7 +22,7 @@ from .links import Topology
 from .megatron_options import describe_adapters, megatron_options
 from .parallel_config import STACKS, ParallelConfig
 from .parallel_layout import candidate_configs
-from .scale import NO_SINGLE_WORKER, predict_step, relative_to_one_worker, relative_to_smallest_fitting, scale
+from .scale import NO_SINGLE_WORKER, predict_step, relative_to_first_row, relative_to_smallest_fitting, scale
 from .settings import ScaledBatch, Settings
 from .step_plan import plan_step
 from .strategies import STRATEGIES, Strategy
@@ -167,14 +167,17 @@ def _compare_configs(
         first = msgspec.structs.replace(predicted[0][0], notes=(*predicted[0][0].notes, note))
         predicted[0] = (first, predicted[0][1])
     rows = [row for row, _ in predicted[: ADVISED_CONFIGS - len(other_stacks)]]
-    rows += [predict_row(config) for config in other_stacks]
+    of_other_stacks = [predict_row(config) for config in other_stacks]
+    rows += of_other_stacks
     rows.sort(key=lambda row: (not row.fits, row.time_s))
-    rows = relative_to_one_worker(rows)
+    rows = relative_to_first_row(rows)
     best = rows[0]
+    too_large += sum(not row.fits for row in of_other_stacks)
+    fits = len(fitting) + sum(bool(row.fits) for row in of_other_stacks)
     why = (
         f"{best.strategy}: {best.exposed_s / best.time_s:.0%} of the step is exposed communication; "
-        f"the best of {format_plural(len(fitting), 'configuration')} that fit{'s' if len(fitting) == 1 else ''}, "
-        f"{too_large} do not fit"
+        f"the best of {format_plural(fits, 'configuration')} that fit{'s' if fits == 1 else ''}, "
+        f"{too_large} {'does' if too_large == 1 else 'do'} not fit"
     )
     return StrategyAdvice(rows, why, {})
 

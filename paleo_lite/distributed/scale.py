@@ -200,7 +200,9 @@ def relative_to_smallest_fitting(rows: list[ScaleRow]) -> list[ScaleRow]:
     if baseline is None:
         return rows
     per_worker_per_s = baseline.throughput_per_s / baseline.workers
-    baseline_note = f"{NO_SINGLE_WORKER} {baseline.workers} workers with strategy {baseline.strategy}"
+    baseline_note = f"{NO_SINGLE_WORKER} {baseline.workers} workers"
+    if not STRATEGIES[baseline.strategy].divides_blocks:  # which all rows divide alike
+        baseline_note += f" with strategy {baseline.strategy}"
     relative_rows = []
     for row in rows:
         notes = [note for note in row.notes if not note.startswith(NO_SINGLE_WORKER)]
@@ -215,26 +217,27 @@ def relative_to_smallest_fitting(rows: list[ScaleRow]) -> list[ScaleRow]:
     return relative_rows
 
 
-def relative_to_one_worker(rows: list[ScaleRow]) -> list[ScaleRow]:
-    """Return rows of one question, the best first, with speed-ups over the fastest single worker of any of them.
+def relative_to_first_row(rows: list[ScaleRow]) -> list[ScaleRow]:
+    """Return rows of one question, the best first, with the baseline of the first row, which it has alone, too.
 
-    The first row has the notes on that worker. Without a single worker that holds the network, speed-ups are relative
-    to the first row.
+    The first row has the notes on a single worker that cannot compute the batch of the question at once.
     """
     of_baseline = (NO_SINGLE_WORKER, SMALLER_SINGLE_WORKER)
-    notes = [tuple(note for note in row.notes if not note.startswith(of_baseline)) for row in rows]
-    alone = [row for row in rows if row.baseline_workers == 1]
-    baseline_workers, baseline_per_s = rows[0].workers, rows[0].throughput_per_s / rows[0].workers
-    if alone:
-        fastest = max(alone, key=lambda row: row.single_worker_per_s)
-        baseline_workers, baseline_per_s = 1, fastest.single_worker_per_s
-        notes[0] += tuple(note for note in fastest.notes if note.startswith(of_baseline))
-    return [
-        msgspec.structs.replace(
-            row, single_worker_per_s=baseline_per_s, baseline_workers=baseline_workers, notes=notes_of_row
+    first = rows[0]
+    relative_rows = []
+    for row in rows:
+        notes = tuple(note for note in row.notes if not note.startswith(of_baseline))
+        if row is first:
+            notes += tuple(note for note in row.notes if note.startswith(SMALLER_SINGLE_WORKER))
+        relative_rows.append(
+            msgspec.structs.replace(
+                row,
+                single_worker_per_s=first.single_worker_per_s,
+                baseline_workers=first.baseline_workers,
+                notes=notes,
+            )
         )
-        for row, notes_of_row in zip(rows, notes)
-    ]
+    return relative_rows
 
 
 def predict_step(

@@ -161,14 +161,23 @@ class Table(msgspec.Struct, frozen=True):
         return "<table>{}</table>".format("\n".join(lines))
 
     def write_csv(self, out: IO[str]) -> None:
-        """Write the raw values, one line per row; missing values are empty."""
+        """Write the raw values, one line per row: missing values are empty, intervals two columns."""
         import csv
 
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([escape_csv_cell(column.key) for column in self.columns])
-        for row in self.rows:
-            writer.writerow([_csv_value(row.get(column.key)) for column in self.columns])
+        names, rows = [column.key for column in self.columns], self.rows
+        if _INTERVAL in names and all(len(row.get(_INTERVAL) or _ENDS) == len(_ENDS) for row in rows):
+            place = names.index(_INTERVAL)
+            names[place : place + 1] = _ENDS
+            rows = [{**row, **dict(zip(_ENDS, row.get(_INTERVAL) or ()))} for row in rows]
+        writer.writerow([escape_csv_cell(name) for name in names])
+        for row in rows:
+            writer.writerow([_csv_value(row.get(name)) for name in names])
 
+
+_INTERVAL = "interval"
+_ENDS = ("low_s", "high_s")
+"""Columns of the ends of an interval."""
 
 SCREEN_LINES = 40
 """Most lines of a terminal that a list fills, unless all of it is requested."""

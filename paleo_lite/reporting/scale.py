@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..distributed.scale import SMALLER_SINGLE_WORKER
+from ..distributed.scale import NO_SINGLE_WORKER, SMALLER_SINGLE_WORKER
 from ..distributed.strategies import STRATEGIES
 from ..distributed.table import ScaleRow, ScaleTable
 from ..result import LOWER_BOUND_FACT
@@ -89,11 +89,11 @@ def _site_of_run(site: SiteEnergy, steps: int) -> str:
 
 def _notes(table: ScaleTable) -> list[str]:
     """Return the notes; a note that several rows share is listed once, with the names of these rows."""
-    has_speed_ups = _has_speed_ups(table)
+    of_speed_ups = () if _has_speed_ups(table) else (NO_SINGLE_WORKER, SMALLER_SINGLE_WORKER)
     notes = [("", note) for note in table.notes]
     for row in table.rows:
         name = row.strategy if table.why else _count_workers(row.workers)
-        notes += [(name, note) for note in row.notes if has_speed_ups or not note.startswith(SMALLER_SINGLE_WORKER)]
+        notes += [(name, note) for note in row.notes if not note.startswith(of_speed_ups)]
     notes += [("left out", f"{name}: {reason}") for name, reason in table.refused.items()]
     return join_notes(notes)
 

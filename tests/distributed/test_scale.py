@@ -26,7 +26,7 @@ from paleo_lite.distributed.job import Job, Step
 from paleo_lite.distributed.links import LinkRate, Topology, flat_topology
 from paleo_lite.distributed.model_parallel import critical_path_s, first_dense_layer
 from paleo_lite.distributed.pipeline import partition_layers
-from paleo_lite.distributed.scale import NO_SINGLE_WORKER, SMALLER_SINGLE_WORKER, relative_to_one_worker, scale
+from paleo_lite.distributed.scale import NO_SINGLE_WORKER, SMALLER_SINGLE_WORKER, relative_to_first_row, scale
 from paleo_lite.distributed.settings import ScaledBatch, Settings
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.distributed.table import COLUMNS
@@ -417,17 +417,18 @@ def test_without_a_feasible_worker_the_first_row_that_fits_is_the_baseline() -> 
     assert sum(row.efficiency == pytest.approx(1) for row in advice.rows) == 1
 
 
-def test_rows_of_advice_have_the_fastest_single_worker_as_baseline() -> None:
+def test_rows_of_advice_have_the_single_worker_of_the_best_row_as_baseline() -> None:
     """Rows of other micro-batches and stacks have single workers of other speeds, or none that holds the network."""
     note = f"{SMALLER_SINGLE_WORKER} computes its batch in 8 micro-batches, as 8 samples at once do not fit"
     (row,) = rows("vgg16")
-    slow = msgspec.structs.replace(row, single_worker_per_s=20.0, notes=())
-    fast = msgspec.structs.replace(row, single_worker_per_s=25.0, notes=("own", note))
+    slow = msgspec.structs.replace(row, single_worker_per_s=20.0, notes=("own", note))
+    fast = msgspec.structs.replace(row, single_worker_per_s=25.0, notes=(note,))
     none = msgspec.structs.replace(row, baseline_workers=row.workers, notes=(f"{NO_SINGLE_WORKER} 8 workers",))
-    found = relative_to_one_worker([slow, fast, none])
-    assert {(each.single_worker_per_s, each.baseline_workers) for each in found} == {(25.0, 1)}
-    assert [each.notes for each in found] == [(note,), ("own",), ()]
-    alone = relative_to_one_worker([none, msgspec.structs.replace(none, batch_size=none.batch_size // 2)])
+    found = relative_to_first_row([slow, fast, none])
+    assert {(each.single_worker_per_s, each.baseline_workers) for each in found} == {(20.0, 1)}
+    assert [each.notes for each in found] == [("own", note), (), ()]
+    unfit = msgspec.structs.replace(none, single_worker_per_s=none.throughput_per_s / none.workers)
+    alone = relative_to_first_row([unfit, msgspec.structs.replace(unfit, batch_size=unfit.batch_size // 2)])
     assert [each.efficiency for each in alone] == pytest.approx([1.0, 0.5])
 
 

@@ -5,16 +5,23 @@ Tests: questions/train.py, questions/train_cluster.py, questions/training_option
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
+import shlex
 from functools import cache
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 import paleo_lite as pl
+from paleo_lite.cli import main
 from paleo_lite.distributed.advise import _other_stacks, _with_stated
 from paleo_lite.distributed.parallel_config import SHARDING_OF_STAGE, ParallelConfig
+from paleo_lite.distributed.table import ScaleTable
 from paleo_lite.errors import BadValue
 from paleo_lite.questions.train_cluster import advised_question, asked_of_cluster
 from paleo_lite.questions.training_options import division_of
@@ -486,3 +493,32 @@ def test_blocks_of_a_denoiser_are_recomputed() -> None:
     assert inputs_bytes < blocks.activations_bytes < 1.5 * inputs_bytes < 0.1 * whole.activations_bytes
     sharded = pl.train("flux.1-dev", workers=8, strategy="full-shard", recompute="full", **asked)
     assert sharded.rows[0].memory_bytes < blocks.total_bytes
+
+
+def test_the_advised_command_states_the_efficiency_of_the_first_row() -> None:
+    """All rows have the single worker of the best one as baseline, and stacks that do not fit are counted so."""
+    advice = pl.train("llama-3.1-8b", gpu="h100-sxm", workers=64, sequence_length=8192, advise="time")
+    assert isinstance(advice, ScaleTable) and advice.command is not None
+    alone = json.loads(CliRunner().invoke(main, [*shlex.split(advice.command)[1:], "--format", "json"]).stdout)
+    assert advice.rows[0].efficiency == pytest.approx(alone["rows"][0]["efficiency"])
+    unfit = sum(row.fits is False for row in advice.rows)
+    assert unfit == 2 and f"{unfit} do not fit" in advice.why
+
+
+def test_nothing_is_said_of_a_baseline_without_speed_ups() -> None:
+    asked: dict[str, Any] = {"network": "llama-3.1-8b", "gpu": "h100-sxm", "sequence_length": 8192}
+    text = str(pl.train(**asked, workers=64, strategy="full-shard").document().markdown())
+    assert "speed-up" not in text
+    assert "relative to the throughput per worker of 32 workers\n" in str(
+        pl.train(**asked, workers=[32, 64], strategy="full-shard").document().markdown()
+    )
+
+
+def test_csv_has_the_ends_of_intervals() -> None:
+    table = pl.train("resnet50", gpu="v100-sxm2", link="nvlink2-x6", workers=[2, 4])
+    out = io.StringIO()
+    table.document().write_csv(out)
+    rows = list(csv.DictReader(io.StringIO(out.getvalue())))
+    assert "interval" not in rows[0]
+    ends = [(float(row["low_s"]), float(row["high_s"])) for row in rows]
+    assert ends == [row.interval for row in table]

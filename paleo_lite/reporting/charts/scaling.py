@@ -45,14 +45,22 @@ def scale_chart(table: ScaleTable) -> Any:
             title = f"Best: {title}"
         elif first.fits is False:
             title = f"Does not fit into memory: {title}"
-        return advice_chart(table.rows, title, subtitle)
+        return advice_chart(table.rows, title, subtitle, _describe_order(table))
     too_large = [str(row.workers) for row in table.rows if row.fits is False]
     if too_large:
         subtitle.append(f"does not fit into memory: {', '.join(too_large)} workers")
     return scaling_chart(table.rows, subtitle, () if table.is_forecast else _series(table.rows))
 
 
-def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] = ()) -> Any:
+def _describe_order(table: ScaleTable) -> str:
+    """Return in which order advice names strategies that fit into memory, and divisions of blocks."""
+    if table.ranked_by == "joules":
+        return "by energy per sample"
+    compares_divisions = any(row.parallel is not None for row in table.rows)
+    return "by time" if compares_divisions else "by time; within 2%, simpler ones first"
+
+
+def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str], ranked: str) -> Any:
     """Draw the time of a step by part, a bar per strategy, in the order of the rows."""
     alt = altair()
     longest = max((_longest_time_s(row) for row in rows), default=0.0)
@@ -110,7 +118,7 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] =
     lines = [*subtitle, f"{format_plural(rows[0].workers, 'worker')}; overlapped communication is not drawn"]
     legend = []
     if len(rows) > 1:
-        legend.append("order: strategies that fit into memory, then by time; within 2%, simpler ones first")
+        legend.append(f"order: those that fit into memory, then {ranked}")
     if any(row.interval for row in rows):
         legend.append("lines: 90% intervals")
     if legend:
