@@ -37,6 +37,11 @@ NO_SINGLE_WORKER = "the network fits on no single worker: speed-up is relative t
 SMALLER_SINGLE_WORKER = "the single worker of the speed-up"
 """Beginning of the note on a single worker that cannot compute the batch of the question at once."""
 
+_RECOMPUTES = (
+    f"{SMALLER_SINGLE_WORKER} recomputes activations, since it has the whole state in its memory: an efficiency above "
+    "100% is that of less recomputation"
+)
+
 NEGLIGIBLE_SHARE = 0.02
 """Overheads below this fraction of a step are not reported as its limiting factor."""
 
@@ -92,6 +97,10 @@ def scale(
         ideal_s = global_batch / single_worker_per_s / number
         activity = _activity(job, step, global_batch // number)
         power_w, power_interval_w = _power_in_step(job, power, step, activity)
+        notes = (*step.notes, *baseline_notes)
+        recomputes_less = step.recomputed_fraction < single_worker_step.recomputed_fraction
+        if is_single_worker_feasible and recomputes_less and step.time_s < ideal_s:
+            notes += (_RECOMPUTES,)
         step = msgspec.structs.replace(
             step, activity=activity, recomputed_fraction=step.recomputed_fraction or recomputed
         )
@@ -99,7 +108,7 @@ def scale(
         row = ScaleRow(
             **step_fields,
             **budget.row_fields,
-            notes=(*step.notes, *baseline_notes),
+            notes=notes,
             workers=number,
             batch_size=global_batch,
             single_worker_per_s=single_worker_per_s,

@@ -501,6 +501,8 @@ def test_the_advised_command_states_the_efficiency_of_the_first_row() -> None:
     assert isinstance(advice, ScaleTable) and advice.command is not None
     alone = json.loads(CliRunner().invoke(main, [*shlex.split(advice.command)[1:], "--format", "json"]).stdout)
     assert advice.rows[0].efficiency == pytest.approx(alone["rows"][0]["efficiency"])
+    assert advice.rows[0].efficiency > 1  # one device alone computes all its blocks again
+    assert any("recomputes activations" in note for note in advice.rows[0].notes)
     unfit = sum(row.fits is False for row in advice.rows)
     assert unfit == 2 and f"{unfit} do not fit" in advice.why
 
