@@ -55,6 +55,14 @@ class _Run(NamedTuple):
     settings: Settings
     global_batch: int
     strategy: str
+    states_size: bool  # whether the size of micro-batches is asked for, which may make up the batch
+    fixes_batch: bool  # whether the batch of all devices is asked for
+
+    def size_option(self, size: int) -> str:
+        """Return the option that sets the size of micro-batches, with the batch that they no longer make up."""
+        is_made_up = self.states_size and not self.fixes_batch
+        batch = f" --batch-size {self.global_batch // self.topology.workers}" if is_made_up else ""
+        return f"--micro-batch {size}{batch}"
 
     def changed(self, changes: tuple[_Change, ...]) -> tuple[str, _Run]:
         """Return the run with changes, and their options; raise PaleoError for options that do not go together."""
@@ -90,9 +98,12 @@ def fitting_note(
     global_batch: int,
     strategy: str,
     cluster: Cluster | None = None,  # knowledge of similar clusters
+    *,
+    states_size: bool = False,  # whether the size of micro-batches is asked for, which may make up the batch
+    fixes_batch: bool = False,  # whether the batch of all devices is asked for
 ) -> str:
     """Return the note that says which changes of a step, alone or two together, make it fit, the fastest first."""
-    run = _Run(job, topology, settings, global_batch, strategy)
+    run = _Run(job, topology, settings, global_batch, strategy, states_size, fixes_batch)
     possible = _changes_of_blocks if STRATEGIES[strategy].divides_blocks else _changes_of_layers
     changes = list(possible(run))
     pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
@@ -122,10 +133,11 @@ def fitting_note(
             described = f"`{options}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"
             shown.setdefault(_SIZES.sub("", options), described)
         return f"fits with {', or '.join(list(shown.values())[:_MOST_SHOWN])}"
+    divided = ", tensor parallelism" if STRATEGIES[strategy].divides_blocks else ""
     least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})" if too_large_bytes else ""
     return (
-        "it does not fit with any two of smaller micro-batches, recomputation, sharding, tensor parallelism and "
-        f"offloading: use more devices{least}"
+        f"it does not fit with any two of smaller micro-batches, recomputation, sharding{divided} and offloading: "
+        f"use more devices{least}"
     )
 
 
@@ -138,12 +150,13 @@ def _changes_of_blocks(run: _Run) -> Iterator[_Change]:
     # micro-batches have one sample.
     execution = "" if config.execution == ParallelConfig().execution else f" --execution {config.execution}"
     defaults: dict[str, object] = {"micro_batches": 0, "micro_batch_size": 1} if config.micro_batches == 1 else {}
+    size = f" {run.size_option(1)}" if defaults and run.states_size else ""
     if config.zero_stage < 3 and workers > config.tensor * config.pipeline * config.context:
-        yield _Change(f"--strategy full-shard{execution}", {"sharding": "full-shard", **defaults})
+        yield _Change(f"--strategy full-shard{execution}{size}", {"sharding": "full-shard", **defaults})
     tensor = min(run.topology.devices_per_node, workers)
     if config.tensor < tensor:
         yield _Change(
-            f"--tensor {tensor} --communication sequence-parallel=yes{execution}",
+            f"--tensor {tensor} --communication sequence-parallel=yes{execution}{size}",
             {"tensor": tensor, "sequence_parallel": True, **defaults},
         )
     micro_batch = config.micro_batch_size
@@ -154,9 +167,10 @@ def _changes_of_blocks(run: _Run) -> Iterator[_Change]:
         micro_batch //= 2
         if config.micro_batches > 1:
             number = run.global_batch // (replicas * micro_batch)
-            yield _Change(f"--accumulation {number}", {"micro_batch_size": 1, "micro_batches": number})
+            size = f" {run.size_option(micro_batch)}" if run.states_size else ""
+            yield _Change(f"--accumulation {number}{size}", {"micro_batch_size": 1, "micro_batches": number})
         else:
-            yield _Change(f"--micro-batch {micro_batch}", {"micro_batch_size": micro_batch, "micro_batches": 0})
+            yield _Change(run.size_option(micro_batch), {"micro_batch_size": micro_batch, "micro_batches": 0})
     if run.job.workload.options.offload == "none":
         yield _Change("--offload cpu", training={"offload": "cpu"})
 
@@ -166,19 +180,22 @@ def _changes_of_layers(run: _Run) -> Iterator[_Change]:
     options, strategy, tensor = run.job.workload.options, STRATEGIES[run.strategy], run.settings.tensor
     has_replicas = run.topology.workers > tensor  # among which the state may be sharded
     for name, other in STRATEGIES.items():
-        if other.zero_stage <= strategy.zero_stage:
+        replicates = name == "data" and not strategy.divides_batch
+        if other.zero_stage <= strategy.zero_stage and not replicates:
             continue
         if has_replicas:
             yield _Change(f"--strategy {name}", division={"strategy": name})
         if tensor > 1:
             yield _Change(f"--strategy {name} --tensor 1", division={"strategy": name, "tensor": 1})
     if options.checkpointing == "none":
-        for recompute, checkpointing in (("full", "block"), ("sqrt", "sqrt")):
-            yield _Change(f"--recompute {recompute}", training={"checkpointing": checkpointing})
+        yield _Change("--recompute sqrt", training={"checkpointing": "sqrt"})
+        if not run.job.workload.network.blocks:  # which several devices would divide then
+            yield _Change("--recompute full", training={"checkpointing": "block"})
     samples = run.global_batch * tensor // run.topology.workers
     number = 2 * options.accumulation
-    while strategy.divides_batch and number <= samples:
-        yield _Change(f"--accumulation {number}", training={"accumulation": number})
+    while number <= samples:
+        size = f" {run.size_option(samples // number)}" if run.states_size else ""
+        yield _Change(f"--accumulation {number}{size}", training={"accumulation": number})
         number *= 2
     if options.offload == "none":
         yield _Change("--offload cpu", training={"offload": "cpu"})

@@ -204,7 +204,16 @@ def _predict_rows(
     last_row = rows[-1]
     machines = topology.with_workers(last_row.workers)
     if request.names_remedies and all(row.fits is False for row in rows):
-        note = fitting_note(job, machines, settings, last_row.batch_size, request.strategy, cluster)
+        note = fitting_note(
+            job,
+            machines,
+            settings,
+            last_row.batch_size,
+            request.strategy,
+            cluster,
+            states_size=request.states_micro_batch,
+            fixes_batch=request.scaling == "strong",
+        )
         if note.startswith("fits") and settings.tensor == 1:
             note += "; `--advise time` compares more divisions"
         rows[-1] = last_row = msgspec.structs.replace(last_row, notes=(note, *last_row.notes))

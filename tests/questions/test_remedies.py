@@ -153,11 +153,23 @@ FITTING_NOTES = {  # questions of many devices that do not fit, with the changes
     "train qwen3-32b --gpu h100-sxm --workers 16 --mixed-precision": 3,
     "train llama-3.1-70b --gpu h100-sxm --workers 16 --mixed-precision --sequence-length 4096": 1,
     "train llama-3.1-70b --gpu h100-sxm --workers 64 --mixed-precision --tensor 4": 1,
-    "train llama-3-8b --gpu a100-sxm-40gb --workers 8": 3,
-    "train llama-3-8b --gpu a100-sxm-40gb": 1,
+    "train llama-3-8b --gpu a100-sxm-40gb --workers 8 --link nvlink3-x12": 3,
+    "train gpt2 --gpu t4 --workers 4 --micro-batch 32 --accumulation 2 --link pcie3-x16": 2,
+    "train gpt2 --gpu t4 --workers 4 --global-batch-size 256 --micro-batch 64 --link pcie3-x16": 3,
+    "train resnet50 --gpu k80-die --link pcie3-x16 --workers 4 --micro-batch 512": 1,
+    "train bert-large --gpu h100-sxm --workers 8 --batch-size 2048": 2,
     "train flux.1-dev --gpu h100-sxm --workers 8 --mixed-precision --image-size 1024": 2,
     "train flux.1-dev --gpu h100-sxm --workers 8 --mixed-precision --image-size 1024 --tensor 8": 2,
     "train resnet50 --gpu k80-die --link pcie3-x16 --workers 4 --batch-size 512": 1,
+    "train bert-large --gpu h100-sxm --workers 8 --batch-size 2048 --strategy zero-1": 2,
+    "train vgg16 --gpu h100-sxm --workers 4 --batch-size 4096 --strategy tensor": 1,
+    "train vgg16 --gpu h100-sxm --workers 4 --batch-size 4096 --strategy pipeline-gpipe": 1,
+    "train vgg16 --gpu h100-sxm --workers 4 --global-batch-size 16384 --strategy hybrid": 1,
+    "train llama-3.1-70b --gpu h100-sxm --workers 64 --mixed-precision --pipeline 4 --tensor 2 --execution eager": 3,
+    "train gpt2 --gpu t4 --workers 4 --batch-size 64 --link pcie3-x16": 3,
+    "train gpt2 --gpu t4 --workers 4 --global-batch-size 256 --link pcie3-x16": 3,
+    "train llama-3.1-8b --gpu h100-sxm --workers 8 --lora 16 --batch-size 64 --sequence-length 8192": 3,
+    "train mixtral-8x7b --gpu h100-sxm --workers 16": 1,
 }
 
 
@@ -176,7 +188,6 @@ def test_advice_without_a_strategy_that_fits_says_what_fits_instead() -> None:
     assert not any("every device has the whole state" in note for note in answer["notes"])
 
 
-@pytest.mark.spread(4)
 @pytest.mark.parametrize("question", FITTING_NOTES)
 def test_changes_have_the_memory_and_time_of_the_command_they_name(question: str) -> None:
     words = question.split()
