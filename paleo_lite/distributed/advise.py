@@ -22,7 +22,7 @@ from .links import Topology
 from .megatron_options import describe_adapters, megatron_options
 from .parallel_config import STACKS, ParallelConfig
 from .parallel_layout import candidate_configs
-from .scale import NO_SINGLE_WORKER, predict_step, relative_to_first_row, relative_to_smallest_fitting, scale
+from .scale import predict_step, scale
 from .settings import ScaledBatch, Settings
 from .step_plan import plan_step
 from .strategies import STRATEGIES, Strategy
@@ -95,9 +95,6 @@ def advise(
             fastest.append(min(rows, key=lambda row: row.time_s))
     if not fastest:
         raise BadValue("no strategy is possible: " + "; ".join(dict.fromkeys(refused.values())))
-    fitting = [row for row in fastest if row.fits]
-    if all(any(note.startswith(NO_SINGLE_WORKER) for note in row.notes) for row in fitting):
-        fastest = relative_to_smallest_fitting(fastest)  # the same baseline for all: the simplest strategy
     fastest = _rank(fastest)
     if fastest[0].fits is False:
         machines, best = topology.with_workers(workers), fastest[0].strategy
@@ -170,7 +167,6 @@ def _compare_configs(
     of_other_stacks = [predict_row(config) for config in other_stacks]
     rows += of_other_stacks
     rows.sort(key=lambda row: (not row.fits, row.time_s))
-    rows = relative_to_first_row(rows)
     best = rows[0]
     too_large += sum(not row.fits for row in of_other_stacks)
     fits = len(fitting) + sum(bool(row.fits) for row in of_other_stacks)

@@ -42,7 +42,7 @@ from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform
 from .remedies import balance_note, larger_micro_batch_note
 from .request import ClusterRequest
-from .scale import predict_step, scale
+from .scale import predict_step, relative_to_first_row, scale
 from .settings import ScaledBatch, Settings
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
@@ -175,7 +175,9 @@ def _rank_strategies(
         budget=budget,
         cluster=cluster,
     )
-    return rank_by_energy(advice) if request.advise == "joules" else advice
+    if request.advise == "joules":
+        advice = rank_by_energy(advice)
+    return advice._replace(rows=relative_to_first_row(advice.rows))
 
 
 def _predict_rows(

@@ -495,12 +495,34 @@ def test_blocks_of_a_denoiser_are_recomputed() -> None:
     assert sharded.rows[0].memory_bytes < blocks.total_bytes
 
 
-def test_the_advised_command_states_the_efficiency_of_the_first_row() -> None:
-    """All rows have the single worker of the best one as baseline, and stacks that do not fit are counted so."""
-    advice = pl.train("llama-3.1-8b", gpu="h100-sxm", workers=64, sequence_length=8192, advise="time")
+LONG = {"network": "llama-3.1-8b", "gpu": "h100-sxm", "workers": 64, "sequence_length": 8192}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {**LONG, "advise": "time"},
+        {**LONG, "advise": "joules"},
+        {**LONG, "advise": "time", "batch_size": 8},
+        {**LONG, "advise": "time", "mixed_precision": True},
+        {"network": "vgg16", "gpu": "v100-sxm2", "link": "nvlink2-x6", "workers": 8, "advise": "time"},
+        {"network": "llama-3-8b", "gpu": "h100-sxm", "workers": 8, "batch_size": 8, "advise": "joules"},
+        {"network": "gpt-oss-20b", "gpu": "h100-sxm", "workers": 8, "advise": "time"},
+        {"network": "flux.1-dev", "gpu": "h100-sxm", "workers": 8, "mixed_precision": True, "advise": "time"},
+    ],
+)
+def test_the_advised_command_states_the_efficiency_of_the_first_row(asked: dict[str, Any]) -> None:
+    """All rows have one baseline: that of the best row."""
+    advice = pl.train(**asked)
     assert isinstance(advice, ScaleTable) and advice.command is not None
     alone = json.loads(CliRunner().invoke(main, [*shlex.split(advice.command)[1:], "--format", "json"]).stdout)
     assert advice.rows[0].efficiency == pytest.approx(alone["rows"][0]["efficiency"])
+    assert len({row.single_worker_per_s for row in advice.rows}) == 1
+
+
+def test_advice_counts_all_stacks_and_explains_efficiencies() -> None:
+    advice = pl.train(**LONG, advise="time")
+    assert isinstance(advice, ScaleTable)
     assert advice.rows[0].efficiency > 1  # one device alone computes all its blocks again
     assert any("recomputes activations" in note for note in advice.rows[0].notes)
     unfit = sum(row.fits is False for row in advice.rows)
