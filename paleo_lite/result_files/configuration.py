@@ -92,16 +92,18 @@ def complete(findings: Findings, user_options: dict[str, Any]) -> None:
     _guess_device(findings)
     names_weights = stated_format in FORMATS and FORMATS[stated_format].is_quantized and "weights" not in sidecar
     if names_weights:
-        _take_format(findings, stated_format)
+        _take_format(findings, stated_format, *_format_in_names(findings, recorded_name))
     else:
         _guess_format(findings, recorded_name)
     findings.missing = _missing(findings)
 
 
-def _take_format(findings: Findings, stated: str) -> None:
+def _take_format(findings: Findings, stated: str, how: str, named: str) -> None:
     """Take the format of weights that a stated precision such as fp8 names instead of a recorded one."""
     facts = (findings.configuration, *(reading.values for reading in findings.readings))
     recorded = dict.fromkeys(str(each.pop("weights", "")).lower() for each in facts)
+    if named in FORMATS and named != stated:
+        findings.doubt(f"{how} suggests {named}, and precision {stated} was given, which is taken")
     others = [name for name in recorded if name in FORMATS and name != stated]
     if others:
         findings.doubt(
@@ -202,14 +204,23 @@ def _guess_device(findings: Findings) -> None:
             break
 
 
+def _format_in_names(findings: Findings, recorded_name: str) -> tuple[str, str]:
+    """Return where a name suggests a format, and which: that of the network, recorded or given, or of the file."""
+    for how, text in (
+        ("the name of the network", recorded_name),
+        ("the name of the network", str(findings.configuration.get("network") or "")),
+        ("the name of the file", findings.path.stem),
+    ):
+        match = _FORMATS.search(text)
+        if match:
+            return how, match[1].lower()
+    return "", ""
+
+
 def _guess_format(findings: Findings, recorded_name: str) -> None:
-    """Guess the format from the recorded name of the network, the given one, or the name of the file."""
-    configuration = findings.configuration
-    in_network = _FORMATS.search(recorded_name) or _FORMATS.search(str(configuration.get("network") or ""))
-    match = in_network or _FORMATS.search(findings.path.stem)
-    if match and "weights" not in configuration:
-        how = "the name of the network" if in_network else "the name of the file"
-        name = match[1].lower()
+    """Guess the format that a name suggests."""
+    how, name = _format_in_names(findings, recorded_name)
+    if name and "weights" not in findings.configuration:
         findings.guess(how, **{"precision" if name in ("bf16", "fp16") else "weights": name})
 
 

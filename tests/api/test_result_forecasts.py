@@ -72,6 +72,13 @@ def test_a_stated_format_is_that_of_the_forecast(in_sidecar: bool, recorded: dic
     assert any("weights in awq" in note for note in result.notes) is bool(recorded)
 
 
+def test_a_name_that_suggests_another_format_is_said(tmp_path: Path) -> None:
+    text = VLLM_SERVE.replace("Llama-3.1-8B", "Llama-3.1-8B-Instruct-AWQ")
+    given = {"gpu": "h100-sxm", "precision": "fp8"}
+    notes = compare(text, tmp_path, **given).notes
+    assert any("the name of the network suggests awq, and precision fp8 was given" in note for note in notes)
+
+
 def test_a_precision_that_the_device_lacks_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="fp8"):
         compare(VLLM_SERVE, tmp_path, gpu="a100-sxm-80gb", precision="fp8")
