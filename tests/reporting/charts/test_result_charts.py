@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("altair")
 
+import paleo_lite as pl
 from asked import scaling
 from paleo_lite.api.plotting import Plot
 from paleo_lite.calibration.accuracy import error_statistics
@@ -120,6 +121,26 @@ def test_advice_is_a_bar_for_each_strategy():
     unit = {"s": 1.0, "ms": 1e3}[re.search(r"time of a step \((\w+)\)", str(chart.to_dict())).group(1)]
     assert list(sums.values()) == pytest.approx([row.time_s * unit for row in table.rows])
     assert next(iter(sums)).startswith(f"1. {table.rows[0].strategy}")
+
+
+@pytest.mark.parametrize(
+    ("network", "ranked", "order"),
+    [
+        ("llama-3.1-8b", "time", "by time"),
+        ("llama-3.1-8b", "joules", "by energy per sample"),
+        ("alexnet", "time", "by time; within 2%, simpler ones first"),
+    ],
+)
+def test_the_chart_of_advice_says_how_it_is_ordered(network: str, ranked: str, order: str) -> None:
+    """Divisions of blocks are ordered by time or energy alone; of strategies of layers the simpler come first."""
+    table = pl.train(network, gpu="h100-sxm", workers=8, advise=ranked)
+    text = subtitle(scale_chart(table))
+    assert f"order: those that fit into memory, then {order}" in text
+    assert ("within 2%" in text) is ("within 2%" in order)
+    fitting = [row for row in table.rows if row.fits]
+    if network == "llama-3.1-8b":
+        keys = [row.time_s if ranked == "time" else row.energy_per_sample_j for row in fitting]
+        assert keys == sorted(keys)
 
 
 def test_no_rows_and_one_row():
