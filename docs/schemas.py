@@ -117,7 +117,7 @@ _SAMPLING = {"steps width height frames images": int, "guidance step_caching": f
 _PipelineKind = record("PipelineKind", {"time_s share": float, "energy_j": Number})
 PipelinePrediction = record("PipelinePrediction", {
     **_COMMON, "time_model offload": str, **_SAMPLING, "ulysses ring macs parameters": int,
-    "guidance_parallel": bool, "time_per_image_s mfu": float,
+    "guidance_parallel": bool, "weights": str, "time_per_image_s mfu": float,
     "power_interval_w energy_interval_j": list[float] | None, "intervals": dict[str, list[float]] | None,
     "site": Site | None, "run": Run | None,
     "memory": record("PipelineMemory", {
