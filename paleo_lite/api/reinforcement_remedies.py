@@ -126,9 +126,9 @@ def _describe(question: Rl, remedy: Predicted) -> str:
     if remedy.parts.rollouts is not None:
         sizes.append(f"{format_si(rollout_bytes_of(remedy), 'B', 3)} in the rollouts")
     changes = _changes(question, remedy.question)
-    options = " ".join(f"`--{name.replace('_', '-')} {value}`" for name, value in changes.items())
+    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes.items())
     return (
-        f"the step fits with {options}: {' and '.join(sizes)} of {format_si(available, 'B', 3)} per device, "
+        f"the step fits with `{options}`: {' and '.join(sizes)} of {format_si(available, 'B', 3)} per device, "
         f"{format_si(trainer.update_s, 's', 3)} for the update and {format_si(remedy.step.time_s, 's', 3)} in all"
     )
 

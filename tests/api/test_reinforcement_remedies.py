@@ -31,8 +31,8 @@ def sentences_about(asked: dict[str, Any]) -> str:
 
 def remedy_of(sentences: str) -> tuple[dict[str, Any], list[float], list[float]]:
     """Return the options of a remedy, its sizes in GB, and the times of its update and its step in seconds."""
-    options, figures = re.search(r"the step fits with ((?:`--[^`]+` ?)+): ([^;]*)", sentences).groups()  # type: ignore[union-attr]
-    typed = [option.split(" ") for option in re.findall(r"`--([^`]+)`", options)]
+    options, figures = re.search(r"the step fits with `([^`]+)`: ([^;]*)", sentences).groups()  # type: ignore[union-attr]
+    typed = re.findall(r"--(\S+) (\S+)", options)
     values = {name.replace("-", "_"): int(value) if value.isdigit() else value for name, value in typed}
     sizes = [float(size) for size in re.findall(r"([\d.]+) GB in", figures)]
     return values, sizes, [float(time) for time in re.findall(r"([\d.]+) s (?:for|in)", figures)]
@@ -99,6 +99,6 @@ def test_rollouts_that_do_not_fit_name_the_smallest_engine_that_does(network: st
     """141 GB of weights need two H100; those of 65.5 GB need four, of which TRL leaves an engine 30%."""
     asked = {"network": network, "workers": 64, "framework": framework, **STEP}
     for smaller in (1, tensor // 2):
-        with pytest.raises(DoesNotFit, match=rf"; the step fits with [^:]*`--rollout-tensor {tensor}`"):
+        with pytest.raises(DoesNotFit, match=rf"; the step fits with `[^:]*--rollout-tensor {tensor}\b"):
             pl.rl(**asked, rollout_tensor=smaller)
     assert pl.rl(**asked, rollout_tensor=tensor).rollouts.engines == 64 // tensor

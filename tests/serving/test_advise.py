@@ -255,11 +255,11 @@ def test_a_lower_saturation_rate_may_need_more_devices_than_there_are() -> None:
 @pytest.mark.thorough
 def test_bounds_are_not_the_cheapest_among_forecasts() -> None:
     result = pl.serve(
-        "llama-3.2-1b", gpu="h100-sxm,arc-b580", weights="bf16", rate=2, advise="cost", max_sequences=4, **SHORT
+        "llama-3.2-1b", gpu="h100-sxm,tpu-v6e", weights="bf16", rate=2, advise="cost", max_sequences=4, **SHORT
     )
     assert result.gpu == "h100-sxm"
-    assert {one.gpu: one.is_forecast for one in result.advice.candidates} == {"h100-sxm": True, "arc-b580": False}
-    assert "bounds from the data sheet are ranked after forecasts: arc-b580" in result.notes
+    assert {one.gpu: one.is_forecast for one in result.advice.candidates} == {"h100-sxm": True, "tpu-v6e": False}
+    assert "bounds from the data sheet are ranked after forecasts: tpu-v6e" in result.notes
 
 
 @pytest.mark.thorough

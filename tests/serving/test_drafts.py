@@ -18,7 +18,7 @@ from paleo_lite.serving.options import Speculation
 from paleo_lite.serving.requests import generate_traffic
 
 R1: dict[str, Any] = {
-    "gpu": "b200", "tensor": 8, "precision": "fp8", "weights": "nvfp4", "kv_cache": "fp8", "engine": "tensorrt-llm",
+    "gpu": "b200", "tensor": 8, "weights": "nvfp4", "kv_cache": "fp8", "engine": "tensorrt-llm",
     "input_tokens": 1024, "output_tokens": 2048, "concurrency": 1, "num_requests": 8,
 }  # fmt: skip
 
