@@ -143,7 +143,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         else:
             on_device = self._place(self.decoder, resolved_device, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
-        check_gathering(engine, on_device.attention_data)
+        check_batch_wait(engine, on_device.attention_data)
         if self.stage_blocks and (engine.launcher is None or not engine.launcher.stage_blocks):
             raise BadValue(f"`--engine-settings stage-blocks` is for vllm and sglang, not for {engine.name}")
         if self.settings["overhead_s"] is None:
@@ -318,7 +318,7 @@ _OPTIONS = {"draft": "--speculation", "draft_length": "--speculation", "sampling
 """Options of the command for parameters that have another name."""
 
 
-def check_gathering(engine: Server, ranks: int) -> None:
+def check_batch_wait(engine: Server, ranks: int) -> None:
     """Raise BadValue if a setting of how long prompts wait for others changes nothing."""
     iterations, share = "`--engine-settings batch-wait-iterations`", "`batch-wait-share`"
     if engine.batch_wait_share and not engine.batch_wait_iterations:

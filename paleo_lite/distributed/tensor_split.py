@@ -202,7 +202,10 @@ def _followed(shape: tuple[int, ...], axis: int, other: tuple[int, ...]) -> int 
 def _share(shape: tuple[int, ...], axis: int, devices: int, layer: Layer) -> tuple[int, ...]:
     """Return a shape of which one axis is divided among devices."""
     if shape[axis] % devices:
-        raise BadValue(f"`--tensor` must divide the {shape[axis]:,} channels or heads of {layer.name} (got {devices})")
+        raise BadValue(
+            f"{devices} tensor-parallel devices do not divide the {shape[axis]:,} channels or heads of {layer.name}: "
+            "use as many as divide them"
+        )
     return (*shape[:axis], shape[axis] // devices, *shape[axis + 1 :])
 
 

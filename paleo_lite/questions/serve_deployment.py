@@ -154,14 +154,14 @@ def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | No
         raise BadValue("`--admission` is for replicas that do both: leave `--prefill-pool` out")
     if question.workers is not None:
         raise BadValue("`--workers` is not for pools, whose devices are replicas times tensor times pipeline degree")
-    _check_gathering(question)
+    _check_batch_wait(question)
     prompts = _question_of_pool(question, settings_of(question.prefill_pool), speculation=None)
     decoding = _question_of_pool(question, settings_of(question.decode_pool))
     prefill = resolve(prompts, listings).make()
     return resolve(decoding, listings).make(prefill)
 
 
-def _check_gathering(question: Serve) -> None:
+def _check_batch_wait(question: Serve) -> None:
     """Raise BadValue for how long prompts wait for others, where the engine knows such a wait, but not in pools."""
     from ..engines.records import SERVERS
 

@@ -94,7 +94,7 @@ def test_tensors_between_products_are_shares_of_their_heads() -> None:
 
 
 def test_devices_must_divide_features() -> None:
-    with pytest.raises(BadValue, match=r"`--tensor` must divide the 3,072 channels or heads of .* \(got 5\)"):
+    with pytest.raises(BadValue, match=r"5 tensor-parallel devices do not divide the 3,072 channels or heads of "):
         shard_layers(flux().layers, 5)
 
 
@@ -169,7 +169,7 @@ def test_queries_keys_and_values_of_one_product_are_each_split_by_heads() -> Non
     assert whole - own == pytest.approx(matrices * 3 / 4, rel=0.001)
     attention = {layer.inputs[0] for layer in four if layer.kind == "attention"}
     assert attention == {(1, 3, 197, 64)}
-    with pytest.raises(BadValue, match="must divide the 12 channels or heads"):
+    with pytest.raises(BadValue, match="8 tensor-parallel devices do not divide the 12 channels or heads"):
         shard_layers(layers, 8)
 
 

@@ -58,8 +58,8 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
     if "receive_interval" in replacements and not defaults.receive_option:
         owners = sorted(server.name for server in SERVERS.values() if server.receive_option)
         raise BadValue(f"`--engine-settings receive-interval` is for {' and '.join(owners)} (the engine is {name})")
-    gathering = {"batch_wait_iterations": "batch-wait-iterations", "batch_wait_share": "batch-wait-share"}
-    asked = [setting for key, setting in gathering.items() if key in replacements]
+    batch_waits = {"batch_wait_iterations": "batch-wait-iterations", "batch_wait_share": "batch-wait-share"}
+    asked = [setting for key, setting in batch_waits.items() if key in replacements]
     if asked and defaults.batch_wait_iterations is None:
         owners = sorted(server.name for server in SERVERS.values() if server.batch_wait_iterations is not None)
         raise BadValue(f"`--engine-settings {asked[0]}` is for {' and '.join(owners)} (the engine is {name})")
