@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -80,7 +80,19 @@ TIMM = "timm:"
 
 def network_names() -> list[str]:
     """Return the names of the shipped networks."""
-    return sorted((path.stem for path in shipped_folder("models").glob("*.json")), key=natural_order)
+    return list(_read_names(version_of(shipped_folder("models"))))
+
+
+@lru_cache(1)
+def _read_names(models: FileVersion) -> tuple[str, ...]:
+    """Return the names of the networks of a folder in natural order."""
+    return tuple(sorted((path.stem for path in models.path.glob("*.json")), key=natural_order))
+
+
+@lru_cache(1)
+def _names_by_normalized_name(models: FileVersion) -> Mapping[str, str]:
+    """Return the names of the networks of a folder by their letters and digits."""
+    return {letters_and_digits(name): name for name in _read_names(models)}
 
 
 def networks_with_macs(
@@ -192,8 +204,7 @@ def _shipped_path(name: str) -> Path:
     path = folder / f"{name}.json"
     if "/" not in name and file_exists(path):
         return path
-    by_normalized_name = {letters_and_digits(shipped): shipped for shipped in network_names()}
-    shipped_name = by_normalized_name.get(letters_and_digits(name))
+    shipped_name = _names_by_normalized_name(version_of(folder)).get(letters_and_digits(name))
     release = find_release(name) if shipped_name is None else None
     if release is not None:
         return release

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ..errors import BadDescriptor, BadValue
-from ..files import NO_SUCH_FILE, file_exists, shipped_folder
+from ..files import NO_SUCH_FILE, FileVersion, file_exists, shipped_folder, version_of
 
 GGUF = ".gguf"
 """Suffix of the files of llama.cpp, whose headers describe the model."""
@@ -320,10 +322,16 @@ def _quantized_release(name: str) -> _QuantizedRelease | None:
     return None if network is None else _QuantizedRelease(network.stem, _QUANTIZATIONS[quantized[1]])
 
 
-def _networks_by_release() -> dict[str, Path]:
+def _networks_by_release() -> Mapping[str, Path]:
     """Return shipped configs by the names of their releases, in lower case, as they are and without the tuning."""
+    return _read_releases(version_of(shipped_folder("models")))
+
+
+@lru_cache(1)
+def _read_releases(models: FileVersion) -> Mapping[str, Path]:
+    """Return the configs of a folder by the names of their releases: each file is opened."""
     networks: dict[str, Path] = {}
-    for path in sorted(shipped_folder("models").glob("*.json")):
+    for path in sorted(models.path.glob("*.json")):
         with path.open("rb") as file:
             card = _CARD.search(file.read(_HEAD_BYTES))
         names = [path.stem] if card is None else [path.stem, *_spellings(card[1].decode())]
@@ -331,7 +339,7 @@ def _networks_by_release() -> dict[str, Path]:
             networks.setdefault(name, path)
     for release, network in RELEASES.items():
         for name in _spellings(release):
-            networks.setdefault(name, shipped_folder("models") / f"{network}.json")
+            networks.setdefault(name, models.path / f"{network}.json")
     return networks
 
 

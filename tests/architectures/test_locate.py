@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network, is_network_file
+from paleo_lite.architectures.locate import find_release
 from paleo_lite.errors import BadDescriptor, BadFile
 
 LLAMA_3_1_8B = {
@@ -49,6 +51,22 @@ def test_weights_without_a_config_or_a_folder_without_a_model_are_one_sentence(t
 def test_a_name_of_the_hub_is_the_network_that_was_shipped_from_it(name):
     assert find_network(name).name == "qwen3-8b"
     assert not is_network_file(name)
+
+
+def test_a_config_that_is_added_to_the_shipped_ones_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("paleo_lite.architectures.locate.shipped_folder", lambda _: tmp_path)
+    card = {**LLAMA_3_1_8B, "published": {"card": "https://huggingface.co/someone/First"}}
+    (tmp_path / "first.json").write_text(json.dumps(card))
+    assert find_release("someone/first") == tmp_path / "first.json"
+    assert find_release("someone/second") is None
+    (tmp_path / "second.json").write_text(json.dumps(card).replace("First", "Second"))
+    assert find_release("someone/second") == tmp_path / "second.json"
+
+
+def test_the_shipped_configs_are_opened_once_for_many_names(monkeypatch):
+    find_release("Qwen/Qwen3-8B")
+    monkeypatch.setattr(Path, "open", lambda path, *_: pytest.fail(f"{path} is opened again"))
+    assert find_release("meta-llama/Llama-3.1-8B").stem == "llama-3.1-8b"
 
 
 @pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE"])
