@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import BadValue, PaleoError
-from ..machines import Device, Machine
+from ..errors import BadValue
+from ..machines import Device
 from ..units import parse_range, spell_out_tokens
 from .question import Question
 from .resolve import resolve_question
-
-if TYPE_CHECKING:
-    from ..timing import TimeModel, Workload
 
 
 def memory_ranges(
@@ -53,8 +50,7 @@ def memory_ranges(
     BadValue
         If the network is not a language model, or supports none of the lengths.
     """
-    from ..timing.capacity import compare_memory
-    from ..timing.memory_ranges import MemoryAt, MemoryRanges
+    from ..timing.memory_ranges import vary_memory
     from ..timing.training_options import TrainingOptions
 
     if gpu is None:
@@ -62,31 +58,7 @@ def memory_ranges(
     settings: dict[str, Any] = {"gpu": gpu, "precision": precision, "phase": phase, **arguments}
     if phase == "training":
         settings.setdefault("training", TrainingOptions("adamw"))  # the default of networks that read tokens
-    tokens_argument = "context" if phase == "decode" else "sequence_length"
-
-    def resolve_at(tokens: int) -> tuple[Workload, Machine, TimeModel]:
-        question: dict[str, Any] = {**settings, "batch_size": batch_size, tokens_argument: tokens}
-        return resolve_question(Question(network, **question))
-
-    fixed, machine, model = resolve_at(sequence_length)
-    if fixed.network.lengths is None:
-        raise BadValue(f"the chart memory needs a network that reads sequences (got {fixed.network.name})")
-
-    def memory_at(workload: Workload) -> MemoryAt:
-        return MemoryAt.of(workload, compare_memory(workload, machine, model))
-
-    samples_in_turn = parse_range(batch_sizes, "batch sizes")
-    over_batch = [memory_at(fixed.with_changes(batch_size=samples)) for samples in samples_in_turn]
-    over_tokens, left_out = [], []
+    settings["context" if phase == "decode" else "sequence_length"] = sequence_length
+    workload, machine, model = resolve_question(Question(network, batch_size=batch_size, **settings))
     counts = spell_out_tokens(token_counts) if isinstance(token_counts, str) else token_counts
-    for tokens in parse_range(counts, "tokens"):
-        try:
-            workload, _, _ = resolve_at(tokens)
-            over_tokens.append(memory_at(workload))
-        except PaleoError as error:
-            left_out.append(str(error))
-    if not over_tokens:
-        raise BadValue(left_out[0])
-    return MemoryRanges(
-        fixed.network.name, machine.device.name, precision, phase, over_batch, over_tokens, tuple(left_out[:1])
-    )
+    return vary_memory(workload, machine, model, parse_range(batch_sizes, "batch sizes"), parse_range(counts, "tokens"))

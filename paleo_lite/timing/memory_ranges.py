@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
+from ..architectures.network import SequenceOptions
+from ..errors import BadValue, PaleoError
+from ..machines import Machine
 from ..result import Result
+from .capacity import compare_memory
 from .memory import MemoryFit
+from .models import TimeModel
 from .workload import Workload
 
 
@@ -60,3 +65,53 @@ class MemoryRanges(Result, msgspec.Struct, frozen=True):
             "over_tokens": [point.to_dict() for point in self.over_tokens],
             "left_out": list(self.left_out),
         }
+
+
+def vary_memory(
+    workload: Workload,
+    machine: Machine,
+    model: TimeModel,
+    batch_sizes: Sequence[int],  # at the length of the workload
+    token_counts: Sequence[int],  # per sequence, in decode in the KV cache, at the batch size of the workload
+) -> MemoryRanges:
+    """Return the memory of a workload at other batch sizes and lengths.
+
+    Batch sizes that are no whole number of micro-batches, and lengths that the network does not support, are left out.
+    Raise BadValue if the network reads no sequences, or nothing is left.
+    """
+    network = workload.network
+    if network.lengths is None or network.rebuild is None:
+        raise BadValue(f"the chart memory needs a network that reads sequences (got {network.name})")
+
+    def at_length(tokens: int) -> Workload:
+        assert network.rebuild is not None
+        context = tokens if workload.phase == "decode" else None
+        return workload.with_changes(
+            network=network.rebuild(SequenceOptions(None if context else tokens, context, workload.phase))
+        )
+
+    left_out: list[str] = []
+
+    def memory_of(change: Callable[[int], Workload], values: Sequence[int]) -> list[MemoryAt]:
+        points = []
+        for value in values:
+            try:
+                changed = change(value)
+                points.append(MemoryAt.of(changed, compare_memory(changed, machine, model)))
+            except PaleoError as error:
+                left_out.append(str(error))
+        if not points:
+            raise BadValue(left_out[0])
+        return points
+
+    over_batch = memory_of(lambda samples: workload.with_changes(batch_size=samples), batch_sizes)
+    over_tokens = memory_of(at_length, token_counts)
+    return MemoryRanges(
+        network.name,
+        machine.device.name,
+        workload.precision,
+        workload.phase,
+        over_batch,
+        over_tokens,
+        tuple(left_out[:1]),
+    )

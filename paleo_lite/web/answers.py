@@ -13,13 +13,13 @@ import streamlit as st
 
 import paleo_lite
 
-from ..api.charted import memory_ranges as run_memory_ranges
-from ..architectures import Network
+from ..errors import BadValue
 from ..machines import Device
 from ..timing import Prediction
-from ..timing.memory_ranges import MemoryRanges, tokens_of
+from ..timing.capacity import compare_memory
+from ..timing.memory_ranges import MemoryRanges, vary_memory
 from .failures import Failure, try_call
-from .uploads import file_name, find_any_network, own_files
+from .uploads import file_name, own_files
 from .view import View, check_amount
 
 CACHED_ANSWERS, CACHED_PROFILES = 600, 4
@@ -73,28 +73,24 @@ def _uploaded_arguments(view: View) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def memory_ranges(view: View, prediction: Prediction) -> MemoryRanges:
-    """Return the memory of a language model over the batch size and over the tokens.
+    """Return the memory of an answer over the batch size and over the tokens.
 
-    Raise PaleoError if the network does not read sequences.
+    Raise BadValue if the memory is that of a plan of blocks, which is made for one batch size and length.
     """
-    return _memory_ranges(_key_of(view), _uploaded_arguments(view)[1], find_any_network(view.network), prediction)
+    return _memory_ranges(_key_of(view), _uploaded_arguments(view)[1], prediction)
 
 
 @_cached(CACHED_ANSWERS)
-def _memory_ranges(
-    query: dict[str, list[str]], digests: tuple[str, ...], _network: Network, _prediction: Prediction
-) -> MemoryRanges:
+def _memory_ranges(query: dict[str, list[str]], digests: tuple[str, ...], _prediction: Prediction) -> MemoryRanges:
     """Compute the memory; the arguments without an underscore are the key of the cache."""
-    workload = _prediction.workload
-    ranges: MemoryRanges = run_memory_ranges(
-        _network,
-        gpu=_prediction.device,
-        precision=workload.precision,
-        phase=workload.phase,
-        batch_size=workload.batch_size,
-        sequence_length=tokens_of(workload),
+    workload, machine, model = _prediction.workload, _prediction.machine, _prediction.model
+    assert _prediction.memory is not None
+    if compare_memory(workload, machine, model).memory != _prediction.memory.memory:
+        raise BadValue("no chart of the memory: it is that of a plan for this batch size and length")
+    micro_batches = workload.options.accumulation
+    return vary_memory(
+        workload, machine, model, [micro_batches * 2**power for power in range(7)], [2**power for power in range(8, 17)]
     )
-    return ranges
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):

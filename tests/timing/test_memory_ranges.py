@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.api.charted import memory_ranges
 from paleo_lite.errors import BadValue
+from paleo_lite.timing.memory_ranges import vary_memory
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,17 @@ def test_lengths_that_the_network_does_not_support_are_left_out():
 def test_a_network_without_sequences_is_refused():
     with pytest.raises(BadValue, match="resnet50 does not read sequences"):
         memory_ranges("resnet50", gpu="h100-sxm")
+
+
+def test_the_memory_at_the_batch_and_length_of_an_answer_is_its_own():
+    """QLoRA, with accumulation: batches are whole numbers of micro-batches."""
+    answer = pl.train("llama-3.2-1b", gpu="rtx4090", lora=8, weights="int4", batch_size=4, accumulation=2,
+                      sequence_length=1024)  # fmt: skip
+    ranges = vary_memory(answer.workload, answer.machine, answer.model, [1, 2, 4, 8], [512, 1024])
+    assert [point.batch_size for point in ranges.over_batch] == [2, 4, 8]
+    assert "1" in ranges.left_out[0]
+    assert ranges.over_batch[1].fit.memory == answer.memory.memory
+    assert ranges.over_tokens[1].fit.memory == answer.memory.memory
 
 
 def test_json_and_document_have_both_ranges(ranges):

@@ -54,6 +54,15 @@ def test_a_language_model_has_a_chart_of_memory(phase, tokens):
 
 
 @pytest.mark.slow
+def test_the_chart_of_memory_has_the_adapters_and_formats_of_the_question():
+    question = {"network": "llama-3.2-1b", "gpu": "rtx4090"}
+    texts = headings(ask="train", lora="16", weights="int4", **question)
+    largest = pl.train(**question, lora=16, weights="int4").memory.largest_batch
+    assert largest > pl.train(**question).memory.largest_batch > 1
+    assert any(f"Up to {largest:,} sequences of 2,048 tokens fit" in text for text in texts)
+
+
+@pytest.mark.slow
 def test_a_network_of_images_has_no_chart_of_memory():
     assert not any("sequences of" in text for text in headings(ask="predict", network="alexnet", gpu=["t4"]))
 
