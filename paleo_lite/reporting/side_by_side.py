@@ -83,13 +83,13 @@ def counted_unit(comparison: Comparison) -> str:
     These are pictures; a token per sequence of a step of decode; tokens where samples have different lengths; prompts
     of a group of devices; or samples.
     """
-    units = {_unit_of(answer) for answer in comparison.answers}
+    units = {unit_of(answer) for answer in comparison.answers}
     if len(units) > 1:
         return "samples"
     return "tokens" if _differ_in_length(comparison) else units.pop()
 
 
-def _unit_of(answer: Any) -> str:
+def unit_of(answer: Any) -> str:
     """Return what the throughput of an answer counts."""
     if isinstance(answer, PipelinePrediction):
         return f"{answer.made}s"

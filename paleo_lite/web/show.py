@@ -199,13 +199,19 @@ def _height(height: Any, inside: dict[str, Any]) -> Any:
 
 
 def _keep_last_legend(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Remove the legends of all panels but the last."""
-    for panel in panels[:-1]:
-        inside = panel["layer"][0]
-        colour = inside.get("encoding", {}).get("color")
-        if colour is not None:
+    """Remove legends that a later panel repeats."""
+    for number, panel in enumerate(panels):
+        colour = _colour_of(panel)
+        if colour is not None and any(_colour_of(later) == colour for later in panels[number + 1 :]):
+            inside = panel["layer"][0]
             inside["encoding"] = {**inside["encoding"], "color": {**colour, "legend": None}}
     return panels
+
+
+def _colour_of(panel: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the encoding of the colour of a panel that has one mark; None without one."""
+    colour: dict[str, Any] | None = panel["layer"][0].get("encoding", {}).get("color")
+    return colour
 
 
 def _split_facets(spec: dict[str, Any], data: Any) -> Iterable[dict[str, Any]]:

@@ -15,11 +15,13 @@ from ..distributed.table import ScaleRow, ScaleTable
 from ..own_machines.advise import LocalAdvice
 from ..own_machines.predict import LocalPrediction
 from ..questions.kind import find_kind
+from ..reinforcement.answer import RlAnswer
 from ..reporting.charts.cost import cost_chart, select_priced
 from ..reporting.charts.devices import batch_chart, devices_chart
 from ..reporting.charts.layers import kind_chart, layer_chart, pass_chart, prediction_title
 from ..reporting.charts.local import local_chart
 from ..reporting.charts.memory import memory_chart
+from ..reporting.charts.reinforcement import rl_chart
 from ..reporting.charts.roofline import prediction_roofline
 from ..reporting.charts.scaling import scale_chart, scaling_chart
 from ..reporting.charts.schedule import schedule_chart
@@ -143,8 +145,11 @@ _CHARTS: Mapping[type, Sequence[ResultChart]] = {
         ResultChart(devices_chart, is_drawn=lambda result: _has_steps(result) and not _varies_in_batch(result)),
         ResultChart(cost_chart, is_drawn=_has_prices),
         ResultChart(_scaling_beside, 2, lambda result: len(_tables_of(result)) > 1),
+        ResultChart(serving_chart, 2, lambda result: result.kind == "serve"),
+        ResultChart(rl_chart, is_drawn=lambda result: result.kind == "rl"),
     ),
     Serving: (ResultChart(serving_chart, 2),),
+    RlAnswer: (ResultChart(rl_chart),),
     LocalAdvice: (ResultChart(local_chart),),
     LocalPrediction: (ResultChart(local_chart),),
 }

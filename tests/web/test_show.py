@@ -11,6 +11,7 @@ import paleo_lite as pl
 from asked import scaling
 from paleo_lite.reporting.charts.devices import batch_chart
 from paleo_lite.reporting.charts.layers import kind_chart, layer_chart, pass_chart
+from paleo_lite.reporting.charts.reinforcement import rl_chart
 from paleo_lite.reporting.charts.roofline import prediction_roofline
 from paleo_lite.reporting.charts.scaling import scaling_chart
 from paleo_lite.web.show import escape_markdown, split_panels, table_to_frame
@@ -58,6 +59,13 @@ def test_panels_below_one_another_have_one_legend(prediction):
     legends = [panel["layer"][0]["encoding"]["color"].get("legend", "present") for panel in split_panels(
         layer_chart(prediction).to_dict())]  # fmt: skip
     assert legends == [None, None, "present"]
+
+
+def test_a_panel_keeps_the_legend_that_no_later_one_repeats():
+    answer = pl.rl("qwen3-0.6b", gpu="h100-sxm", response_tokens=200)
+    phases, live = split_panels(rl_chart(answer).to_dict())
+    assert phases["layer"][0]["encoding"]["color"]["legend"]["orient"] == "bottom"
+    assert "color" not in live["layer"][0]["encoding"]
 
 
 def test_scaling_of_several_strategies_is_a_curve_each():

@@ -63,6 +63,19 @@ def test_the_chart_of_memory_has_the_adapters_and_formats_of_the_question():
 
 
 @pytest.mark.slow
+def test_steps_of_reinforcement_learning_have_charts_side_by_side_and_of_their_phases():
+    texts = headings(ask="rl", network="qwen3-0.6b", gpu=["h100-sxm", "a100-sxm-80gb"], response_tokens="200")
+    assert any("Steps side by side" in text for text in texts)
+    assert any("a step of grpo takes" in text for text in texts)
+
+
+@pytest.mark.slow
+def test_servers_have_a_chart_side_by_side():
+    texts = headings(ask="serve", network="qwen3-0.6b", gpu=["h100-sxm", "l40s"], rate="1")
+    assert any("h100-sxm answers fastest" in text for text in texts)
+
+
+@pytest.mark.slow
 def test_a_network_of_images_has_no_chart_of_memory():
     assert not any("sequences of" in text for text in headings(ask="predict", network="alexnet", gpu=["t4"]))
 

@@ -9,6 +9,7 @@ from typing import Any
 from ...calibration.ratios import AnyPrediction
 from ...errors import BadValue
 from ...sweeps.comparison import Comparison, as_comparison
+from ..side_by_side import unit_of
 from .marks import NUMBER_FORMAT, AxisSpan, left_out_lines, place_labels
 from .render import SERIES, altair, inline_data, log_ticks, time_unit
 
@@ -34,8 +35,7 @@ def cost_chart(predictions: Comparison | AnyPrediction) -> Any:
     rows = [_row(prediction, factor, prediction in front) for prediction in drawn]
     rows.sort(key=lambda row: (not row["front"], row["x"]))
     spans = _span(rows, "x", _WIDTH), _span(rows, "y", _HEIGHT)
-    noun = "tokens" if drawn[0].phase == "decode" else "samples"
-    titles = f"time of a step ({unit})", f"USD per million {noun}"
+    titles = f"time of a {drawn[0].time_of} ({unit})", f"USD per million {unit_of(drawn[0])}"
     x = _axis(alt.X, "x", titles[0], spans[0])
     y = _axis(alt.Y, "y", titles[1], spans[1])
     names = ["on the Pareto front", "slower and dearer"]
@@ -153,8 +153,9 @@ def _axis(channel: Any, field: str, title: str, span: AxisSpan) -> Any:
 def _cost_title(predictions: Sequence[AnyPrediction]) -> str:
     """Return the fastest and the cheapest device."""
     if len(predictions) == 1:
-        noun = "tokens" if predictions[0].phase == "decode" else "samples"
-        return f"A million {noun} on {predictions[0].device.id} cost {_cost(predictions[0]):,.3g} USD"
+        return (
+            f"A million {unit_of(predictions[0])} on {predictions[0].device.id} cost {_cost(predictions[0]):,.3g} USD"
+        )
     fastest = min(predictions, key=lambda prediction: prediction.time_s).device.id
     cheapest = min(predictions, key=_cost).device.id
     if fastest == cheapest:

@@ -210,12 +210,20 @@ def _throughput(prediction: DrawnPrediction) -> float:
 
 
 def _is_faster(prediction: DrawnPrediction, other: DrawnPrediction) -> bool:
-    """Return whether the interval of the ratio of throughputs lies above 1."""
-    if isinstance(prediction, PictureScaleRow) or isinstance(other, PictureScaleRow):  # whose errors are not shared
-        return _throughput(prediction) > _throughput(other)
-    ratio = speedup(prediction, other)
+    """Return whether the interval of the ratio of throughputs lies above 1, or the two intervals are apart.
+
+    The latter decides where it is unknown which errors two predictions share.
+    """
+    ratio = None
+    if not (isinstance(prediction, PictureScaleRow) or isinstance(other, PictureScaleRow)):
+        ratio = speedup(prediction, other)
     interval = ratio.interval() if ratio else None
-    return bool(interval and interval[0] > 1)
+    if interval:
+        return interval[0] > 1
+    if prediction.interval is None or other.interval is None:
+        return _throughput(prediction) > _throughput(other)
+    fastest_other = _throughput(other) * other.time_s / other.interval[0]
+    return _throughput(prediction) * prediction.time_s / prediction.interval[1] > fastest_other
 
 
 def _devices_subtitle(predictions: Sequence[DrawnPrediction], rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -55,7 +55,7 @@ def _step_chart(answer: RlAnswer) -> Any:
             x2=alt.X2("end:Q"),
             y=alt.Y("devices:N", title=None, sort=rows),
             color=alt.Color(
-                "phase:N", title=None, scale=colours, legend=alt.Legend(orient="bottom", columns=2, labelLimit=300)
+                "phase:N", title=None, scale=colours, legend=alt.Legend(orient="bottom", columns=1, labelLimit=300)
             ),
             tooltip=[alt.Tooltip("devices:N"), alt.Tooltip("phase:N"), alt.Tooltip("took:N", title="time")],
         )

@@ -1,4 +1,4 @@
-"""Chart of several answers of any kind side by side: their times as bars, with their intervals."""
+"""Chart of several answers of any kind side by side: their times as points on their intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import BadValue
 from ...sweeps.comparison import Comparison
 from ...units import format_si
-from .marks import NUMBER_FORMAT, left_out_lines
+from .marks import left_out_lines, scale_of
 from .render import altair, inline_data, time_unit
 
 WIDTH = 640
@@ -17,7 +17,7 @@ ROWS_AT_MOST = 60
 
 
 def side_by_side_chart(comparison: Comparison, title: str, time_of: str) -> Any:
-    """Draw the times of several answers as bars, with their 90% intervals as lines.
+    """Draw the times of several answers as points on their 90% intervals.
 
     Raise BadValue if no answer has a time, or there are more than `ROWS_AT_MOST`.
     """
@@ -42,13 +42,17 @@ def side_by_side_chart(comparison: Comparison, title: str, time_of: str) -> Any:
         )
     alt = altair()
     axis_title = f"{time_of} ({unit})"
+    scale, axis = scale_of([row[name] for row in rows for name in ("time", "low", "high") if row[name]], (1.2, 1.2))
+    x = alt.X("time:Q", title=axis_title, scale=scale, axis=axis)
     base = alt.Chart(inline_data(rows)).encode(y=alt.Y("step:N", title=None, sort=None))
-    bars = base.mark_bar().encode(
-        x=alt.X("time:Q", title=axis_title, axis=alt.Axis(format=NUMBER_FORMAT)),
-        tooltip=["step:N", "label:N", alt.Tooltip("time:Q", format=".4~r")],
+    intervals = base.mark_rule(strokeWidth=3, opacity=0.4).encode(
+        x=alt.X("low:Q", title=axis_title, scale=scale, axis=axis), x2="high:Q"
     )
-    ends = base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=alt.X("low:Q", title=axis_title), x2="high:Q")
-    labels = base.mark_text(align="left", dx=4, fontSize=9, color="white").encode(x=alt.datum(0), text="label:N")
-    lines = ["lines: 90% intervals"] if any(row["low"] is not None for row in rows) else []
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
+        x=x, tooltip=["step:N", "label:N", alt.Tooltip("time:Q", format=".4~r")]
+    )
+    labels = base.mark_text(dy=-9, fontSize=9).encode(x=x, text="label:N")
+    lines = ["lines through points: 90% intervals"] if any(row["low"] is not None for row in rows) else []
     lines += left_out_lines(comparison.left_out)
-    return alt.layer(bars, ends, labels).properties(width=WIDTH, title=alt.Title(title, subtitle=lines))
+    title_above = alt.Title(title, subtitle=lines)
+    return alt.layer(intervals, points, labels).properties(width=WIDTH, height={"step": 26}, title=title_above)

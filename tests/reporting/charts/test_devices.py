@@ -40,6 +40,14 @@ def test_one_batch_size_shows_times_and_ties_share_the_title():
     assert {"mi300x", "h100-sxm"} == set(title.removesuffix(" is the fastest").split(" or "))
 
 
+def test_a_device_whose_interval_lies_below_the_others_is_the_fastest():
+    """Kernels of an engine have no interval of a ratio: their own intervals decide."""
+    comparison = pl.predict("llama-3-8b", gpu=["h100-sxm", "l40s", "rtx4090"], phase="decode", context=2047)
+    (_, slowest_of_first), *others = (answer.interval for answer in comparison.answers)
+    assert all(slowest_of_first < fastest for fastest, _ in others)
+    assert devices_chart(comparison).to_dict()["title"]["text"] == "h100-sxm is the fastest"
+
+
 def test_bounds_are_not_ranked_and_are_labelled_as_bounds():
     several = pl.predict("alexnet", gpu=["k80-die", "v100-sxm2"], time_model="roofline")
     spec, dots = drawn(devices_chart(several))

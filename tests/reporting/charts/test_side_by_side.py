@@ -1,4 +1,4 @@
-"""Times of several answers as bars: tables of training, machines of one's own, steps of reinforcement learning."""
+"""Times of several answers as points: tables of training, machines of one's own, steps of reinforcement learning."""
 
 from __future__ import annotations
 
