@@ -19,8 +19,9 @@ def letters_and_digits(name: str) -> str:
 
 
 def format_plural(count: int, noun: str) -> str:
-    """Return a count with its noun: ``1 kernel``, ``1,234 kernels``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Return a count with its noun: ``1 kernel``, ``1,234 kernels``, ``2 batches``."""
+    ending = "es" if noun.endswith(("ch", "sh", "s", "x")) else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def near_multiples(option: str, number: int, divisor: int) -> str:

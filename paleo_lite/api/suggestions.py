@@ -18,6 +18,7 @@ from ..own_machines import causes as local_causes
 from ..own_machines.contents import read_contents
 from ..own_machines.step import local_constants
 from ..serving.learned import KIND as SERVER
+from ..text import format_plural
 from .deployments import find_decoder
 from .observations import observe_server
 
@@ -76,7 +77,7 @@ def _server_candidates(row: Observation, hardware_files: list[Path]) -> list[Obs
             continue
         forecasts = {name: answer.latencies[name]["mean"].value for name in ("tpot_s", "ttft_s")}
         facts = {"network": traits["network"], "input_tokens": prompt, "output_tokens": 256}
-        situation = f"a benchmark at {users} users with prompts of {prompt:,} tokens"
+        situation = f"a benchmark with {format_plural(users, 'user')} and prompts of {prompt:,} tokens"
         rows = observe_server(forecasts, facts, situation, answer, forecasts, hardware_files)
         candidates += [msgspec.structs.replace(candidate, traits=traits) for candidate in rows]
     return candidates

@@ -169,8 +169,8 @@ def usable_bytes(device: Device, memory_bytes: float | None = None) -> float:
 
 
 def shares_memory(device: Device) -> bool:
-    """Return whether a device and its host share one memory, and the host has no other."""
-    return SHARED in device.memory.type
+    """Return whether a device and its host share one memory, and the host has no other; a processor is its own host."""
+    return device.scope == "cpu" or SHARED in device.memory.type
 
 
 def predict_local(
@@ -218,6 +218,10 @@ def predict_local(
     token_low_s, token_high_s = interval_of(seconds, deviation)
     token_low_s = float(not_below(token_low_s, _token_traffic_s(contents, placed, device, cpu, context), seconds))
     notes += _notes_of_run(contents, engine, backend, activity, cpu if host_s else None)
+    if question.context is not None and prompt_tokens > max(context, UBATCH):
+        notes.append(
+            f"the prompt of {prompt_tokens:,} tokens is timed by itself: a context of {context:,} does not hold it"
+        )
     if question.tensor_split is not None and largest_share > 1 / gpus:
         notes.append(
             f"{largest_share:.0%} of the blocks are on one device, and with them as much of the cache: "
@@ -357,15 +361,17 @@ def _possible_placements(
     if has_cpu:
         return possible
     if expert_blocks:
-        raise BadValue(
-            f"{device.name} shares its memory with its processor: leave `--cpu-experts` and `--cpu-expert-blocks` out, "
-            "or name a `--cpu`"
-        )
+        is_host = device.scope == "cpu"
+        why = "is the processor itself" if is_host else "shares its memory with its processor"
+        or_else = "" if is_host else ", or name a `--cpu`"
+        raise BadValue(f"{device.name} {why}: leave `--cpu-experts` and `--cpu-expert-blocks` out{or_else}")
     on_device = [placed for placed in possible if placed.is_whole]
     if not on_device:
         needed_gb = whole_bytes(contents, context) / 1e9
         why, or_else = "", ""
-        if question.engine.places:
+        if device.scope == "cpu":
+            or_else = ", or more memory with `--device-memory`"
+        elif question.engine.places:
             why, or_else = ", which shares its memory with its processor,", ", or name a `--cpu`"
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "

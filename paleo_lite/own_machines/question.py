@@ -127,9 +127,17 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return memory_bytes
 
     def context_of(self, contents: Contents) -> int:
-        """Return the tokens in the cache for a network; raise BadValue if it does not know as many."""
+        """Return the tokens in the cache for a network, by default enough for the prompt.
+
+        Raise BadValue if the network does not know as many.
+        """
+        if contents.positions is not None and self.prompt_tokens > contents.positions:
+            raise BadValue(
+                f"{contents.name} knows {contents.positions} positions; a prompt of {self.prompt_tokens} is too long"
+            )
         if self.context is None:
-            return min(DEFAULT_CONTEXT, contents.positions or DEFAULT_CONTEXT)
+            least = max(DEFAULT_CONTEXT, self.prompt_tokens)
+            return min(least, contents.positions or least)
         if contents.positions is not None and self.context > contents.positions:
             raise BadValue(
                 f"{contents.name} knows {contents.positions} positions; a context of {self.context} is too long"

@@ -46,7 +46,7 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
     context: int | None = option(
         group=NETWORK_GROUP, is_common=True, type=TOKENS, metavar="TOKENS",
         spellings=("--context", "--ctx-size", "-c"),
-        help="Tokens in the cache. [default: 4096, or as many as the network knows]",
+        help="Tokens in the cache. [default: 4096, or the prompt if it is longer; at most what the network knows]",
     )  # fmt: skip
     prompt: int | None = option(
         group=NETWORK_GROUP, is_common=True, type=TOKENS, metavar="TOKENS",

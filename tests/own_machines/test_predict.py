@@ -272,3 +272,22 @@ def test_error_correction_takes_memory_of_ones_own_card() -> None:
     card = find_device("l40s")
     assert usable_bytes(card) < 46_068 * 2**20
     assert usable_bytes(card, card.memory_bytes / 2) == pytest.approx(card.reported_memory_bytes / 2 - 0.5e9)
+
+
+def test_a_processor_has_no_other_memory_than_its_own():
+    """DeepSeek-R1's q2_k file has 244 GB; a desktop takes 128 GiB, which were counted as device and as host."""
+    with pytest.raises(DoesNotFit, match=r"needs 24\d\.\d GB .* may use 13\d\.\d GB: .*`--device-memory`"):
+        pl.local("deepseek-r1", gpu="ryzen-9-7950x", weights="q2_k")
+    assert pl.local("deepseek-r1", gpu="ryzen-9-7950x", weights="q2_k", device_memory="256GB").is_whole
+    with pytest.raises(BadValue, match="is the processor itself: leave `--cpu-experts`"):
+        pl.local("qwen3-30b-a3b", gpu="ryzen-9-7950x", cpu_experts=True)
+
+
+def test_the_context_holds_the_prompt():
+    asked = {"network": "llama-3-8b", "gpu": "rtx4090"}  # 8,192 positions
+    assert pl.local(**asked).context == 4096
+    assert pl.local(**asked, prompt=6000).context == 6000
+    with pytest.raises(BadValue, match="knows 8192 positions; a prompt of 9000 is too long"):
+        pl.local(**asked, prompt=9000)
+    shorter = pl.local(**asked, prompt=6000, context=2048)
+    assert any("the prompt of 6,000 tokens is timed by itself" in note for note in shorter.notes)

@@ -141,6 +141,7 @@ def test_one_value_in_each_format():
         "format_yes_no": "yes",
     }
     assert (format_plural(1, "kernel"), format_plural(1234, "kernel")) == ("1 kernel", "1,234 kernels")
+    assert format_plural(2, "batch") == "2 batches"
 
 
 def test_columns_without_a_value_are_left_out():
