@@ -64,7 +64,7 @@ def resolve_question(
     if engine is not None:
         from ..serving.engine_model import EngineModel
 
-        execution, model = ENGINE, EngineModel()
+        execution, model, machine = ENGINE, EngineModel(), machine.with_locked_clock(formats.precision)
     elif servers is not None:
         from ..engines.placed import NEEDS_KERNELS
 
@@ -165,11 +165,10 @@ def _choose_engine(
     from ..serving.engine_model import EngineOptions, asks_for_layers, choose_engine
 
     usual = Machine.single_device(device)
-    asked_machine = Machine.single_device(device, question.clock, question.unit)
-    has_usual_rates = asked_machine.peak(precision).per_s == usual.peak(precision).per_s
-    other_rates = None if has_usual_rates else asked_machine
+    has_usual_unit = Machine.single_device(device, None, question.unit).peak(precision) == usual.peak(precision)
+    other_unit = None if has_usual_unit else question.unit
     of_layers = None if evidence is not None else question.calibration
-    asks = asks_for_layers(question.time_model, question.ppp, of_layers, question.attention, other_rates)
+    asks = asks_for_layers(question.time_model, question.ppp, of_layers, question.attention, other_unit)
     expert_load = None if question.expert_load is None else parse_expert_load(question.expert_load)
     options = EngineOptions(question.execution, question.policy, question.kv_cache, expert_load)
     return choose_engine(network, device, question.phase, precision, options, is_by_layers=is_by_layers or asks)

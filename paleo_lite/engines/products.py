@@ -9,7 +9,7 @@ import msgspec
 from ..errors import BadValue
 from ..machines import Machine
 from ..text import format_plural
-from ..timing.energy import power_of
+from ..timing.energy import speed_under_limit
 from ..timing.intervals import Z_90
 from .activity import kernel_activity
 from .constants import ClassFit, engine_constants
@@ -26,9 +26,8 @@ PRECISIONS = ("fp16", "bf16", "fp8", "int8", "fp4")
 
 
 def has_product_kernels(machine: Machine, precision: str) -> bool:
-    """Return whether fitted engine kernels cover matrix products on a machine at its default clock and unit."""
-    is_default = machine.clock is None and machine.unit is None
-    return is_default and precision in PRECISIONS and has_constants(machine.device)
+    """Return whether fitted engine kernels cover matrix products on a machine with its default unit."""
+    return machine.unit is None and precision in PRECISIONS and has_constants(machine.device)
 
 
 class EngineProductTimer:
@@ -42,6 +41,7 @@ class EngineProductTimer:
     model = "kernels"
 
     def __init__(self, machine: Machine, precision: str, weights: str | None = None, engine: str | None = None) -> None:
+        machine = machine.with_locked_clock(precision)
         self.machine = machine
         chosen = choose_formats(precision, weights, "bf16", has_experts=False, has_latent_attention=False)
         self.form = chosen.experts  # the only part that is in every format
@@ -49,7 +49,7 @@ class EngineProductTimer:
         isolated_constants = msgspec.structs.replace(engine_constants(), company=())
         self.step = EngineStep(machine.device, engine or ANY_ENGINE, formats, constants=isolated_constants)
         _, self.weight_bytes, self.operand_bytes = kernel_rates(machine.device, self.form)
-        rate = machine.device.find_peak(products_precision(self.form))
+        rate = machine.device.find_peak(products_precision(self.form), clock=machine.clock)
         self.peak_per_s, self.peak_description = rate.per_s, rate.describe()
         self.label = _describe_fit(isolated_constants.classes["products"], machine.device.id, self.form, engine)
 
@@ -63,19 +63,14 @@ class EngineProductTimer:
         load = Load(tokens=float(m))
         time_s = float(self.step.total_s(kernels, load))
         factor = math.exp(Z_90 * math.sqrt(float(self.step.variance(kernels, load))))
-        time_s /= self._relative_speed(kernels, load, time_s)
+        time_s /= float(
+            speed_under_limit(self.machine.device, kernel_activity(self.step, kernels, load).shares_of(time_s))
+        )
         return time_s, (time_s / factor, time_s * factor)
 
     def notes(self, products: int) -> list[str]:
         """Return no notes: the kernels were measured alone."""
         return []
-
-    def _relative_speed(self, kernels: list[CountedKernel], load: Load, time_s: float) -> float:
-        """Return the speed under the device's power limit, relative to that under the limit of the data sheet."""
-        power, rated_w = power_of(self.machine.device), self.machine.device.rated_power_w
-        if power is None or rated_w is None or power.limit_w >= rated_w:
-            return 1.0
-        return float(power.speed(kernel_activity(self.step, kernels, load).shares_of(time_s)))
 
 
 def check_product_options(weights: str | None, policy: str | None) -> None:
@@ -87,7 +82,7 @@ def check_product_options(weights: str | None, policy: str | None) -> None:
         if value is not None:
             raise BadValue(
                 f"`{option}` is for products in {', '.join(PRECISIONS)} on NVIDIA's GPUs from Ampere on and Intel's "
-                "Xe2, at the default clock, and without a time model or calibration"
+                "Xe2, with the default unit, and without a time model or calibration"
             )
 
 

@@ -249,6 +249,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rated_power: SourcedFigure | None = None
     laptop: bool = False
     learned_power: LearnedPower | None = None  # calibrated by measured watts; no file states it
+    locked_clock: float = 1.0  # requested clock relative to the default one, at most 1; no file states it
 
     def __repr__(self) -> str:
         return f"<Device {self.id}: {self.name}, {self.vendor} {self.architecture}, {self.year}>"

@@ -363,6 +363,14 @@ class Machine(msgspec.Struct, frozen=True):
             return 1.0
         return self.peak(precision).per_s / msgspec.structs.replace(self, clock=None).peak(precision).per_s
 
+    def with_locked_clock(self, precision: str) -> Machine:
+        """Return the machine with a device that knows its requested clock, as kernels fitted at the default one need.
+
+        A clock above the default one changes nothing: the fitted times contain the clock that devices reach.
+        """
+        relative_clock = min(1.0, self.relative_clock(precision))
+        return msgspec.structs.replace(self, device=msgspec.structs.replace(self.device, locked_clock=relative_clock))
+
     def wide_peak(self) -> PeakRate:
         """Return the peak rate of the products that a quantized network computes in 16 bits.
 

@@ -56,7 +56,7 @@ def choose_engine(
     precision: str,
     options: EngineOptions | None = None,
     *,
-    # Whether something else asks for the times of layers: a time model, a calibration, a locked clock.
+    # Whether something else asks for the times of layers: a time model, a calibration, a unit.
     is_by_layers: bool = False,
 ) -> UnderEngine | None:
     """Return the engine whose kernels are timed; None if the layers of the network are timed one by one.
@@ -96,8 +96,7 @@ def choose_engine(
 def asks_for_layers(time_model: str | None, *others: object) -> bool:
     """Return whether a time model or other options that only layers know ask for the times of layers.
 
-    Those are a PPP, a calibration, an implementation of attention, a clock or a unit, at which no kernels were
-    measured.
+    Those are a PPP, a calibration, an implementation of attention, or a unit, for which no kernels were measured.
     """
     return time_model not in (None, CALIBRATED) or any(option is not None for option in others)
 

@@ -314,6 +314,8 @@ def _setting_notes(prepared: PreparedDeployment, sequences: float) -> list[str]:
     if not speeds:
         return setting_notes(on_device.machine, on_device.model)
     device, speed = on_device.machine.device, speeds[max(round(sequences), 1)]
+    if device.requested_power_limit_w is None:
+        return clock_notes(on_device.machine)
     note = f"the power limit {device.power_w:g} W "
     if speed <= MIN_FRACTION:
         note += f"is too low for {device.name} ({device.rated_power_w:g} W): the times assume {speed:.0%} of its speed"

@@ -246,9 +246,9 @@ def _interpolate_prompts(lengths: Sequence[int], seconds: Floats) -> Sequence[fl
 
 
 def _under_power_limit(times: IterationTimes, timer: Timer) -> IterationTimes:
-    """Return the times under the power limit of the device; the same ones if it is not below the rated."""
-    power, rated_w = power_of(timer.device), timer.device.rated_power_w
-    if power is None or rated_w is None or power.limit_w >= rated_w:
+    """Return the times under the power limit and at the clock of the device; the same ones if neither slows it."""
+    power = power_of(timer.device)
+    if power is None or not power.slows:
         return times
     largest = len(times.token_s) - 1
     sizes = np.unique(np.append(2 ** np.arange(int(np.log2(largest)) + 1), largest))

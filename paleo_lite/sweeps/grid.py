@@ -84,7 +84,7 @@ class Grid:
                 machine.peak(precision)
                 machine.vector_peak(precision)
                 required = None if name == AUTOMATIC else name
-                is_by_layers = asks_for_layers(required, machine.clock)
+                is_by_layers = asks_for_layers(required)
                 engine = choose_engine(network, machine.device, phase, precision, is_by_layers=is_by_layers)
                 if engine is not None:
                     self.models[device, model] = EngineModel()

@@ -205,7 +205,8 @@ def fill_engine_times(grid: Grid, single: SingleWorkerTimes) -> None:
         )
         for key, engine in grid.engines.items():
             workload = by_layers.with_changes(engine=engine)
-            device, row = grid.machines[key[0]].device, (case, *key)
+            device = grid.machines[key[0]].with_locked_clock(grid.chunk.precision).device
+            row = (case, *key)
             try:
                 iteration = iteration_of(workload, device, sequences=sizes)
                 bound = iteration_of(workload, device, sequences=sizes, is_bound=True)

@@ -138,6 +138,7 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     # Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock, above 1 for
     # boards that exceed their boost clock while the limit allows it.
     dynamic: float = 1.0
+    clock: float = 1.0  # locked clock relative to the default one, at most 1
     # Upper end of the power in an interval, where makers of boards raise the limit; None for the limit.
     highest_w: float | None = None
 
@@ -145,6 +146,11 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     def idle_w(self) -> float:
         """Power of a waiting device in watts."""
         return min(float(np.exp(self.constants.theta[0])) * self.rated_w, self.limit_w)
+
+    @property
+    def slows(self) -> bool:
+        """Whether a limit below the rated one, or a locked clock, slows the device down."""
+        return self.limit_w < self.rated_w or self.clock < 1
 
     def demand_w(self, shares: Shares) -> Any:
         """Return the power that a device would draw without a limit, in watts; while it waits long, that of waiting."""
@@ -157,12 +163,12 @@ class Power(msgspec.Struct, frozen=True, eq=False):
         return (1 - shares.offloaded) * busy_w + shares.offloaded * self.idle_w
 
     def speed(self, shares: Shares) -> Any:
-        """Return the share of its speed that a device keeps under its limit, 1 where the demand is within it.
+        """Return the share of its speed that a device keeps under its limit and clock, 1 where neither slows it.
 
         Arithmetic slows down with the clock, memory traffic below `MEMORY_CLOCK`, and waiting does not.
         """
         demand_w = below_limit(self.demand_w(shares), self.rated_w)
-        clock = clock_under_limit(self.limit_w, demand_w, self.idle_w, self.era)
+        clock = np.minimum(clock_under_limit(self.limit_w, demand_w, self.idle_w, self.era), self.clock)
         arithmetic, memory = np.asarray(shares.arithmetic), np.asarray(shares.memory)
         slowdown = arithmetic * (1 / clock - 1) + memory * (np.maximum(1.0, MEMORY_CLOCK / clock) - 1)
         return 1 / (1 + slowdown)
@@ -235,14 +241,12 @@ def below_limit(demand_w: Any, limit_w: Any) -> Any:
 
 
 def speed_under_limit(device: Device, shares: Shares) -> Any:
-    """Return the speed of a step under a power limit below the rated one, relative to that without; 1 without one.
+    """Return the speed of a step under a power limit below the rated one or a locked clock; 1 without both.
 
-    The shares are those of a step without a limit.
+    It is relative to that of a step without them, whose shares are given.
     """
-    power, rated_w = power_of(device), device.rated_power_w
-    if power is None or rated_w is None or power.limit_w >= rated_w:
-        return 1.0
-    return power.speed(shares)
+    power = power_of(device)
+    return power.speed(shares) if power is not None and power.slows else 1.0
 
 
 def with_power_limit(device: Device, power_limit: float | str) -> Device:
@@ -266,7 +270,7 @@ def with_power_limit(device: Device, power_limit: float | str) -> Device:
 
 def power_of(
     device: Device,  # with a requested power limit if there is one
-    relative_clock: float = 1.0,  # locked clock relative to the boost clock
+    relative_clock: float | None = None,  # locked clock relative to the boost clock; that of the device by default
     model: EnergyModel | None = None,  # constants of all devices; the shipped ones by default
     constants: PowerConstants | None = None,  # constants of this device, fitted to its own watts
     *,
@@ -278,6 +282,7 @@ def power_of(
     lowest voltage.
     """
     limit_w, rated_w = device.power_w, device.rated_power_w
+    relative_clock = device.locked_clock if relative_clock is None else relative_clock
     is_card = node_nm_of(device) is not None or device.architecture.startswith(CARDS_OF_UNKNOWN_PROCESS)
     if limit_w is None or rated_w is None or not is_card:
         return None
@@ -293,7 +298,16 @@ def power_of(
     scatter = model.expert_scatter if has_experts else model.scatter
     if device.learned_power is not None:
         constants, scatter = _with_learned_power(constants, device.learned_power), scatter * device.learned_power.width
-    return Power(rated_w, min(limit_w, rated_w), constants, era_of(device), scatter, dynamic, partners_limit_w(device))
+    return Power(
+        rated_w,
+        min(limit_w, rated_w),
+        constants,
+        era_of(device),
+        scatter,
+        dynamic,
+        min(1.0, relative_clock),
+        partners_limit_w(device),
+    )
 
 
 def _with_learned_power(constants: PowerConstants, learned: LearnedPower) -> PowerConstants:

@@ -12,6 +12,7 @@ from ..formats import FORMATS
 from ..machines import Device, Machine
 from ..machines.device import CLOCKS
 from ..units import format_si, parse_quantity
+from .energy import MEMORY_CLOCK
 from .generating import STATIC_BATCH_NOTE
 from .models import BoundModel, RooflineModel, TimeModel, kept_in_cache_bytes
 from .power import MIN_FRACTION, boost_fraction, limited_fraction, matrix_boost, partners_limit_w
@@ -151,7 +152,7 @@ def setting_notes(machine: Machine, model: TimeModel) -> list[str]:
 
 
 def clock_notes(machine: Machine) -> list[str]:
-    """Return a note on a requested clock that the device does not have."""
+    """Return a note on a requested clock that the device does not have, or at which no kernels were measured."""
     device = machine.device
     boost_hz = device.clock_hz("boost")
     if machine.clock is not None and machine.clock not in CLOCKS and boost_hz is not None:
@@ -161,6 +162,11 @@ def clock_notes(machine: Machine) -> list[str]:
                 f"the clock {format_si(clock_hz, 'Hz')} is above the boost clock of {device.name}, "
                 f"{format_si(boost_hz, 'Hz')}: only an overclocked device reaches it"
             ]
+    if device.locked_clock < 1:
+        return [
+            f"kernels were measured at the default clock: at {device.locked_clock:.0%} of it arithmetic slows down in "
+            f"proportion, and memory traffic below {MEMORY_CLOCK:.0%}"
+        ]
     return []
 
 

@@ -10,6 +10,7 @@ from measured import DATA
 from paleo_lite.engines.products import EngineProductTimer, has_product_kernels
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing.energy import MEMORY_CLOCK
 
 
 @pytest.mark.parametrize(
@@ -60,10 +61,23 @@ def test_options_without_kernels(options, error, message):
         pl.gemm(16, 4096, 4096, **options)
 
 
-def test_a_clock_unit_or_model_of_ones_own_is_that_of_layers():
+def test_a_clock_slows_arithmetic_in_proportion_and_memory_below_four_fifths():
+    """See `MEMORY_CLOCK`; a product is never faster at a lower clock."""
+    tensor_hz = 1.83e9  # clock of the tensor cores' peak, NVIDIA's data sheet: 989.4e12 / (132 x 4096)
+    for size, slowdown in ((8192, 0.6), (16, 0.6 / MEMORY_CLOCK)):
+        free_s, high_s, slow_s = (
+            EngineProductTimer(Machine(find_device("h100-sxm"), clock), "bf16").time_s(size, 8192, 8192, 1, 1)[0]
+            for clock in (None, f"{0.9 * tensor_hz:.0f} Hz", f"{0.6 * tensor_hz:.0f} Hz")
+        )
+        assert free_s <= high_s <= slow_s
+        assert slow_s == pytest.approx(free_s / slowdown, rel=0.1)
+
+
+def test_a_unit_or_model_of_ones_own_is_that_of_layers():
     device = find_device("h100-sxm")
     assert has_product_kernels(Machine(device), "bf16")
-    assert not has_product_kernels(Machine(device, "1.2 GHz"), "bf16")
+    assert has_product_kernels(Machine(device, "1.2 GHz"), "bf16")
+    assert not has_product_kernels(Machine(device, unit="vector"), "bf16")
     assert not has_product_kernels(Machine(device), "fp32")
     assert pl.gemm(16, 4096, 4096, gpu="h100-sxm", precision="bf16", time_model="roofline").model == "roofline"
 

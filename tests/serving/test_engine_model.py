@@ -158,7 +158,7 @@ def test_there_is_no_largest_batch_where_only_the_weights_fit() -> None:
 
 
 def test_layers_are_timed_where_they_are_asked_for() -> None:
-    for asked in ({"execution": "engine"}, {"time_model": "roofline"}, {"attention": "flash3"}, {"clock": "base"}):
+    for asked in ({"execution": "engine"}, {"time_model": "roofline"}, {"attention": "flash3"}):
         one = pl.predict("llama-3.1-8b", **{**LLAMA, **asked})
         assert one.model.name != "kernels" and "linear" in one.by_kind()
     assert pl.predict("llama-3.1-8b", **LLAMA).execution == "vllm"
