@@ -311,9 +311,17 @@ def _make_table(
         phase=job.workload.phase,
         trainable_parameters=job.workload.trainable_parameters if job.workload.phase == "training" else None,
         facility=request.facility,
-        execution=job.workload.execution_or_engine,
+        execution=_execution(job, settings, advice.rows),
         calibration=job.model.label or None,
     )
+
+
+def _execution(job: Job, settings: Settings, rows: Sequence[ScaleRow]) -> str:
+    """Return how kernels are executed: as the division of a network in blocks says, the first one of ranked rows."""
+    config = next((row.parallel for row in rows if row.parallel is not None), settings.parallel)
+    if config is None or job.workload.phase != "training":
+        return job.workload.execution_or_engine
+    return config.execution
 
 
 def _notes_below_bound(rows: Sequence[ScaleRow]) -> list[str]:

@@ -55,6 +55,8 @@ def _facts(table: ScaleTable) -> list[tuple[str, str]]:
     if table.is_forecast and answer is not None and answer.bound_s is not None:
         facts.append((LOWER_BOUND_FACT, f"{format_si(answer.bound_s, 's')} (data sheets)"))
     facts.append(("time model", table.model))
+    if table.execution is not None:
+        facts.append(("execution", table.execution))
     if table.usable_bytes is not None:
         memory = f"{format_si(table.usable_bytes, 'B')} usable of each device"
         if answer is not None and answer.memory_bytes is not None:

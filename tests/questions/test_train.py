@@ -546,3 +546,14 @@ def test_csv_has_the_ends_of_intervals() -> None:
     assert "interval" not in rows[0]
     ends = [(float(row["low_s"]), float(row["high_s"])) for row in rows]
     assert ends == [row.interval for row in table]
+
+
+@pytest.mark.parametrize("execution", ["eager", "compiled", "megatron"])
+@pytest.mark.parametrize("strategy", ["ddp", "full-shard"])
+def test_an_answer_of_several_devices_names_its_execution(execution, strategy):
+    asked = {"network": "llama-3.2-1b", "gpu": "h100-sxm", "workers": 8, "strategy": strategy}
+    table = pl.train(**asked, execution=execution)
+    assert table.to_dict()["execution"] == execution
+    usual = pl.train(**asked)
+    assert (usual.time_s == table.time_s) == (usual.execution == execution)
+    assert ("execution", execution) in table.document().facts
