@@ -166,6 +166,7 @@ class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: str  # as HBM3e, GDDR6X, or "LPDDR5X, shared with the CPU"
     capacity: SourcedFigure
     bandwidth: SourcedFigure
+    reported: SourcedFigure | None = None  # what the driver reports, where systems on a chip keep more than a GPU's
     bus: SourcedFigure | None = None
     rate: SourcedFigure | None = None
     l2: SourcedFigure | None = None
@@ -283,7 +284,9 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         and an RTX 4090 23.65 GiB (messages of PyTorch). Error correction of GDDR takes a sixteenth: an L4 of 24 GB
         reports 23,034 MiB, an L40S of 48 GB 46,068 MiB and a T4 of 16 GB 15,109 MiB (nvidia-smi).
         """
-        capacity = self.memory.capacity
+        capacity, reported = self.memory.capacity, self.memory.reported
+        if reported is not None:
+            return parse_quantity(reported.value, "B")
         if capacity.source == MEASURED:
             return self.memory_bytes
         share = INLINE_ECC_SHARE if self.memory.inline_ecc else 1.0

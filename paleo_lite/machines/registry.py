@@ -85,7 +85,7 @@ def list_figures(device: Device) -> Iterator[tuple[str, str, SourcedFigure]]:
         figure = getattr(device.clocks, clock)
         if figure is not None:
             yield f"clocks.{clock}", "Hz", figure
-    units = {"capacity": "B", "bandwidth": "B/s", "bus": "bit", "rate": "bit/s", "l2": "B"}
+    units = {"capacity": "B", "reported": "B", "bandwidth": "B/s", "bus": "bit", "rate": "bit/s", "l2": "B"}
     for field, unit in units.items():
         figure = getattr(device.memory, field)
         if figure is not None:

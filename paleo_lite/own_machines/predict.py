@@ -54,6 +54,10 @@ UNIFIED_SHARES = {"Apple": 0.75}
 """Share of a memory that CPU and GPU share which the GPU may use: Metal's recommended working set of 48 GB and more
 (two thirds below)."""
 
+MOST_GRAPHICS_SHARE, USUAL_GRAPHICS_SHARE = 124 / 128, 0.5
+"""Share of the memory of AMD's systems on a chip that Linux maps for the graphics: at most, as people set
+``ttm.pages_limit`` on 128 GB, and by default (https://rocm.docs.amd.com, System optimization, Strix Halo)."""
+
 
 class LocalPrediction(Answer, msgspec.Struct, frozen=True):
     """What llama.cpp does on a machine."""
@@ -165,7 +169,14 @@ def usable_bytes(device: Device, memory_bytes: float | None = None) -> float:
     if device.vendor in UNIFIED_SHARES:
         binary = stated / 1e9 * 2**30
         return binary * (UNIFIED_SHARES[device.vendor] if binary > 36 * 2**30 else 2 / 3)
+    if maps_host_memory(device):
+        return stated / 1e9 * 2**30 * MOST_GRAPHICS_SHARE - RESERVED_BYTES
     return device.reported_memory_bytes * stated / device.memory_bytes - RESERVED_BYTES
+
+
+def maps_host_memory(device: Device) -> bool:
+    """Return whether a limit of Linux says how much of the memory of the host the graphics of a chip may use."""
+    return device.vendor == "AMD" and device.scope == "module" and SHARED in device.memory.type
 
 
 def shares_memory(device: Device) -> bool:
@@ -218,6 +229,12 @@ def predict_local(
     token_low_s, token_high_s = interval_of(seconds, deviation)
     token_low_s = float(not_below(token_low_s, _token_traffic_s(contents, placed, device, cpu, context), seconds))
     notes += _notes_of_run(contents, engine, backend, activity, cpu if host_s else None)
+    needed = placed.weight_bytes + cache_bytes * placed.cache_share + buffer_bytes
+    if maps_host_memory(device) and needed > budget * USUAL_GRAPHICS_SHARE / MOST_GRAPHICS_SHARE:
+        notes.append(
+            "Linux lets the graphics use half of the memory by default: more needs another limit, `ttm.pages_limit` "
+            "of the kernel"
+        )
     if question.context is not None and prompt_tokens > max(context, UBATCH):
         notes.append(
             f"the prompt of {prompt_tokens:,} tokens is timed by itself: a context of {context:,} does not hold it"
@@ -372,7 +389,9 @@ def _possible_placements(
         if device.scope == "cpu":
             or_else = ", or more memory with `--device-memory`"
         elif question.engine.places:
-            why, or_else = ", which shares its memory with its processor,", ", or name a `--cpu`"
+            why = ", which shares its memory with its processor,"
+            is_enough = needed_gb * 1e9 <= device.memory_bytes / 1e9 * 2**30 - RESERVED_BYTES
+            or_else = ", or name a `--cpu`, which may use the rest" if is_enough else ""
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "
             f"{device.name}{why} may use {budget_bytes / 1e9:.1f} GB: use narrower weights or a shorter context"

@@ -291,3 +291,22 @@ def test_the_context_holds_the_prompt():
         pl.local(**asked, prompt=9000)
     shorter = pl.local(**asked, prompt=6000, context=2048)
     assert any("the prompt of 6,000 tokens is timed by itself" in note for note in shorter.notes)
+
+
+def test_graphics_that_share_the_memory_of_the_host_may_use_most_of_it():
+    """Strix Halo: 124 of 128 GiB at most, half of them by default (AMD); a DGX Spark reports 121.69 GiB."""
+    strix_halo, spark = find_device("strix-halo"), find_device("dgx-spark")
+    assert usable_bytes(strix_halo) == pytest.approx(124 * 2**30, rel=0.01)
+    assert usable_bytes(spark) == pytest.approx(121.69 * 2**30, rel=0.01)
+    half = 64 * 2**30
+    for network, weights in (("qwen3-235b-a22b", "iq4_xs"), ("gpt-oss-120b", "mxfp4")):
+        answer = pl.local(network, gpu="strix-halo", weights=weights)
+        assert any("ttm.pages_limit" in note for note in answer.notes) == (answer.memory_bytes > half)
+
+
+def test_a_processor_is_named_only_where_the_rest_of_the_memory_is_enough():
+    with pytest.raises(DoesNotFit, match="or name a `--cpu`, which may use the rest"):
+        pl.local("glm-4.5-air", gpu="apple-m4-max", weights="q8_0")
+    assert pl.local("glm-4.5-air", gpu="apple-m4-max", weights="q8_0", cpu="apple-m2-max-cpu").host_bytes > 0
+    with pytest.raises(DoesNotFit, match=r"or a shorter context$"):
+        pl.local("qwen3-235b-a22b", gpu="apple-m4-max", weights="q6_k")
