@@ -23,6 +23,7 @@ from ..distributed.step_causes import KIND as TRAINING
 from ..distributed.step_causes import learned_job, training_traits
 from ..engines.records.record import GREEDY
 from ..errors import BadValue, DoesNotFit
+from ..formats import bytes_per_number
 from ..machines import Device
 from ..questions.records import settings_of
 from ..reinforcement.constants import RlConstants, rl_constants
@@ -38,6 +39,7 @@ from ..serving.options import SimulationOptions, make_speculation
 from ..serving.placement import Division
 from ..timing.blocks import supports_stack
 from ..timing.fine_tuning import adapter_products
+from ..timing.offload import host_bandwidth_bytes_per_s
 from ..timing.training_options import TrainingOptions
 from .deployments import Deployments, find_decoder, find_draft
 from .question import Question
@@ -438,7 +440,7 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
     asked = settings_of(question.engine_settings).get("transfer")
     adapters = () if framework.merges_adapters else adapter_products(job.workload.trained_layers)
     if adapters and has_adapter_units(question) and devices.is_colocated and asked is None:
-        return gather_blocks(network, adapters, constants)
+        return gather_blocks(network, adapters, constants, _kept_weights_s(question, devices, network))
     evidence = evidence_of(question.calibration)
     return transfer_weights(
         network,
@@ -449,7 +451,16 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
         constants,
         senders=devices.trainer,
         adapters=adapters,
+        master_gathers=0 if question.uses_megatron else framework.master_gathers,
     )
+
+
+def _kept_weights_s(question: Rl, devices: Devices, network: Network) -> float:
+    """Return the time in which an engine takes its weights back from pinned memory of the host."""
+    if not has_host_link(devices.device):
+        return 0.0
+    kept_bytes = network.parameters * bytes_per_number(question.used_rollout_precision) / question.rollout_tensor
+    return float(kept_bytes / host_bandwidth_bytes_per_s(devices.device))
 
 
 def _swapped_s(

@@ -40,7 +40,7 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resharded_tensor_s: float  # the same of parts that go straight to their places
     converted_s: float
     handover_s: float  # time in which a transfer starts and ends
-    gathered_blocks_bytes_per_s: float  # of weights in fp32 that blocks gather, beside which adapters are units of FSDP
+    gathered_master_bytes_per_s: float  # of weights in fp32 that FSDP gathers into memory which it reserves and frees
     port_share: float
     broadcast_share: float
     resharding_share: float

@@ -52,6 +52,8 @@ class Framework(NamedTuple):
     swaps_reference: bool = False
     # Whether FSDP shards every matrix of an adapter as a unit of its own, which the host gathers in every pass.
     has_adapter_units: bool = False
+    # Times that FSDP gathers every weight in fp32 before an engine gets it; 0 of trainers that send 16 bits.
+    master_gathers: int = 0
     merges_adapters: bool = False  # whether adapters are merged into the weights, of which engines get all
     memory_fraction: float | None = None  # of the engine; None for the engine's own default
     max_sequences: int | None = None  # most live sequences of an engine; None for the engine's own default
@@ -80,6 +82,9 @@ FRAMEWORKS = {
         execution="eager",
         sharding="full-shard",
         has_adapter_units=True,  # get_fsdp_wrap_policy of the usual strategy fsdp, verl/utils/fsdp_utils.py
+        # state_dict() gathers every unit, which PyTorch then cuts into shards (_sharded_pre_state_dict_hook), and
+        # full_tensor() gathers every tensor again: verl/workers/sharding_manager/fsdp_vllm.py at 004c888.
+        master_gathers=2,
         memory_fraction=0.5,
         max_sequences=1024,
     ),

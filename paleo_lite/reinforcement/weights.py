@@ -46,6 +46,7 @@ def transfer_weights(
     *,
     senders: int,  # devices of the trainer
     adapters: Sequence[Layer] = (),  # layers of the adapters where they alone are transferred
+    master_gathers: int = 0,  # times that a trainer gathers its weights in fp32 beforehand; 0 if it sends those it has
 ) -> WeightTransfer:
     """Return how new weights reach the engines."""
     tensors = count_tensors(adapters or network.layers)
@@ -56,7 +57,10 @@ def transfer_weights(
     if path == RESHARDED:
         received_bytes = total_bytes / min(senders, max(rollout_tensor, 1))
     rate = _transfer_rate(topology, path, constants)
-    seconds = received_bytes / rate if rate else 0.0
+    master_bytes = master_gathers * MASTER_BYTES * parameters
+    if path == GATHERED and master_gathers:
+        received_bytes = master_bytes
+    seconds = received_bytes / rate + master_bytes / constants.gathered_master_bytes_per_s if rate else 0.0
     # Slices of tensors that go straight to their places are neither gathered nor named, but matched beforehand.
     tensor_s = constants.resharded_tensor_s if path == RESHARDED else constants.tensor_s
     if number_bytes < 2:
@@ -71,19 +75,25 @@ MASTER_BYTES = 4
 """Bytes of a number of the weights of a trainer in fp32."""
 
 
-def gather_blocks(network: Network, adapters: Sequence[Layer], constants: RlConstants) -> WeightTransfer:
+def gather_blocks(
+    network: Network,
+    adapters: Sequence[Layer],
+    constants: RlConstants,
+    wake_s: float = 0.0,  # time in which an engine takes the weights that it keeps back from the host
+) -> WeightTransfer:
     """Return how adapters that are units of FSDP reach an engine on the same devices, which keeps the other weights.
 
     verl gathers whole blocks, of which it takes the adapters (`layered_summon_lora_params`, verl/utils/fsdp_utils.py).
+    The engine sleeps with its weights in the memory of the host, and takes them back before it gets the adapters.
     """
-    gathered_s = MASTER_BYTES * network.parameters / constants.gathered_blocks_bytes_per_s
+    gathered_s = MASTER_BYTES * network.parameters / constants.gathered_master_bytes_per_s
     units_s = UNIT_PASSES_OF_GATHERED_BLOCKS * constants.unit_s * len(adapters)
     sent_bytes = MASTER_BYTES * float(sum(layer.parameters for layer in adapters))
     return WeightTransfer(
-        constants.handover_s + gathered_s + units_s,
+        constants.handover_s + wake_s + gathered_s + units_s,
         sent_bytes,
         count_tensors(adapters),
-        constants.gathered_blocks_bytes_per_s,
+        constants.gathered_master_bytes_per_s,
         wakes_engine=False,
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+import paleo_lite as pl
+from paleo_lite.api.reinforcement import predict_transfer
 from paleo_lite.architectures import find_network
 from paleo_lite.distributed.platforms import usual_computer
 from paleo_lite.machines import find_device
@@ -74,10 +77,38 @@ def test_a_host_shares_its_rate_of_copies_among_its_devices() -> None:
 
 
 def test_adapters_that_are_units_are_gathered_with_their_blocks() -> None:
-    """By hand: 14 matrices of each of 24 blocks at two forward passes, and all weights in fp32."""
+    """By hand: 14 matrices of each of 24 blocks at two forward passes, all weights in fp32, and those of the engine."""
     network = find_network("qwen2.5-0.5b")
     adapters = adapter_products(adapt_layers(network.layers, FineTuning(lora_rank=32)))
-    constants = msgspec.structs.replace(rl_constants(), handover_s=0.5, unit_s=1e-3, gathered_blocks_bytes_per_s=10e9)
-    found = gather_blocks(network, adapters, constants)
-    assert found.time_s == pytest.approx(0.5 + 2e-3 * 24 * 14 + 4 * network.parameters / 10e9)
+    constants = msgspec.structs.replace(rl_constants(), handover_s=0.5, unit_s=1e-3, gathered_master_bytes_per_s=10e9)
+    found = gather_blocks(network, adapters, constants, wake_s=0.25)
+    assert found.time_s == pytest.approx(0.5 + 0.25 + 2e-3 * 24 * 14 + 4 * network.parameters / 10e9)
     assert found.tensors == 24 * 14 and not found.wakes_engine
+
+
+def test_weights_in_fp32_are_gathered_twice_before_they_are_handed_over() -> None:
+    """By hand, inside a node of H100: 4 bytes of every weight twice, over NVLink and into memory that is reserved."""
+    network, computer = find_network("qwen2.5-7b"), usual_computer("h100-sxm")
+    assert computer is not None
+    no_overheads = {"handover_s": 0.0, "tensor_s": 0.0, "port_share": 1.0}
+    constants = msgspec.structs.replace(rl_constants(), gathered_master_bytes_per_s=50e9, **no_overheads)
+    found = transfer_weights(network, "bf16", computer.topology(8), GATHERED, 2, constants, senders=8, master_gathers=2)
+    gathered_bytes = 2 * 4 * network.parameters
+    assert found.bytes == gathered_bytes
+    assert found.time_s == pytest.approx(gathered_bytes / 450e9 + gathered_bytes / 50e9)
+
+
+def test_only_fsdp_of_verl_gathers_weights_in_fp32() -> None:
+    """Megatron-LM of verl has weights in 16 bits; FSDP keeps them in fp32, and gathers them twice."""
+    question = pl.Rl("qwen2.5-7b", gpu="a100-sxm-80gb", workers=8, framework="verl", rollout_tensor=2)
+    parameters = find_network("qwen2.5-7b").parameters
+    assert predict_transfer(question).bytes == 2 * 4 * parameters
+    assert predict_transfer(replace(question, tensor=2)).bytes == 2 * parameters
+
+
+def test_an_engine_takes_its_weights_back_before_it_gets_adapters() -> None:
+    """Half of the weights of 7B in bf16 per device of two, over PCIe 5 at the share of pinned memory."""
+    question = pl.Rl("qwen2.5-7b", gpu="h100-sxm", workers=8, framework="verl", rollout_tensor=2, lora=32)
+    slower = predict_transfer(question).time_s - predict_transfer(replace(question, rollout_tensor=8)).time_s
+    kept_bytes = 2 * find_network("qwen2.5-7b").parameters
+    assert slower == pytest.approx(kept_bytes * (1 / 2 - 1 / 8) / host_bandwidth_bytes_per_s(find_device("h100-sxm")))

@@ -32,7 +32,7 @@ PRIOR = {
     "slowdown": (np.log(1.1), 0.25),
     "tensor_s": (np.log(1.5e-4), 0.7),
     "port_share": (np.log(0.7), 0.3),
-    "gathered_blocks_bytes_per_s": (np.log(5e10), 1.0),  # gathered over NVLink, into memory that is reserved and freed
+    "gathered_master_bytes_per_s": (np.log(5e10), 1.0),  # over NVLink, into memory that is reserved and freed
     "unpinned_share": (np.log(0.12), 0.5),
     "step_s": (np.log(3.0), 0.7),
     "sample_s": (np.log(1e-3), 0.7),

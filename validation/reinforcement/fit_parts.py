@@ -5,6 +5,7 @@ They tell apart what the totals of steps do not; every source has the same weigh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class FittedPart(NamedTuple):
     scaled_s: dict[str, float]  # seconds that a constant multiplies
     divided_s: dict[str, float]  # seconds that a constant divides
     host_s: dict[str, float]  # seconds that a constant multiplies, of the host at the same time
+    fixed_s: float = 0.0  # seconds that no constant changes
 
 
 def parts_of(rows: Sequence[RlMeasurement], constants: RlConstants) -> list[FittedPart]:
@@ -54,24 +56,23 @@ def parts_of(rows: Sequence[RlMeasurement], constants: RlConstants) -> list[Fitt
 
 def _transfer_part(row: RlMeasurement, constants: RlConstants) -> FittedPart:
     """Return the transfer of a row; in that of a whole step the engines wake on the same devices."""
-    if has_units(row):
-        without_host = msgspec.structs.replace(constants, unit_s=0.0, handover_s=0.0, gathered_blocks_bytes_per_s=1.0)
-        wires = predict_transfer(row.question, without_host)
-        scaled = {"unit_s": float(UNIT_PASSES_OF_GATHERED_BLOCKS * wires.tensors), "handover_s": 1.0}
-        return FittedPart(row, row.phases["transfer"], scaled, {"gathered_blocks_bytes_per_s": wires.time_s}, {})
-    bare = dict.fromkeys(("tensor_s", "resharded_tensor_s", "converted_s", "handover_s"), 0.0)
+    bare = dict.fromkeys(("tensor_s", "resharded_tensor_s", "converted_s", "handover_s", "unit_s"), 0.0)
     full_shares = dict.fromkeys(SHARES.values(), 1.0)
-    wires = predict_transfer(row.question, msgspec.structs.replace(constants, **bare, **full_shares))
-    share = share_of(row, find_devices(row.question))
-    scaled = {
-        "resharded_tensor_s" if path_of(row) == RESHARDED else "tensor_s": float(wires.tensors),
-        "handover_s": 1.0,
-    }
+    at_full_rates = msgspec.structs.replace(constants, **bare, **full_shares, gathered_master_bytes_per_s=math.inf)
+    wires = predict_transfer(row.question, at_full_rates)
+    gathered = predict_transfer(row.question, msgspec.structs.replace(at_full_rates, gathered_master_bytes_per_s=1.0))
+    divided = {"gathered_master_bytes_per_s": gathered.time_s - wires.time_s}
+    scaled = {"handover_s": 1.0}
+    if has_units(row):  # whose engine takes its weights back at the rate of pinned memory
+        scaled["unit_s"] = float(UNIT_PASSES_OF_GATHERED_BLOCKS * wires.tensors)
+        return FittedPart(row, row.phases["transfer"], scaled, divided, {}, fixed_s=wires.time_s)
+    divided[share_of(row, find_devices(row.question))] = wires.time_s
+    scaled["resharded_tensor_s" if path_of(row) == RESHARDED else "tensor_s"] = float(wires.tensors)
     if row.question.rollout_precision == "fp8" and row.has_conversion:
         scaled["converted_s"] = float(wires.tensors)
     if row.part != TRANSFER:
         scaled["wake_s"] = 1.0
-    return FittedPart(row, row.phases["transfer"], scaled, {share: wires.time_s}, {})
+    return FittedPart(row, row.phases["transfer"], scaled, divided, {})
 
 
 def path_of(row: RlMeasurement) -> str:
@@ -112,6 +113,6 @@ def has_units(row: RlMeasurement) -> bool:
 
 def part_s(part: FittedPart, constants: dict[str, float]) -> float:
     """Return the seconds of a part under some constants."""
-    device_s = sum(constants[name] * amount for name, amount in part.scaled_s.items())
+    device_s = part.fixed_s + sum(constants[name] * amount for name, amount in part.scaled_s.items())
     device_s += sum(amount / constants[name] for name, amount in part.divided_s.items())
     return max(device_s, sum(constants[name] * amount for name, amount in part.host_s.items()))
