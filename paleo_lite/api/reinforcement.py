@@ -5,6 +5,7 @@ A question is a record `Rl` whose options have single values.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,7 +118,7 @@ def make_setup(question: Rl, devices: Devices) -> StepSetup:
         has_reference=has_reference(question),
         has_old_log_probs=algorithm.has_old_log_probs and computes_again,
         is_colocated=devices.is_colocated,
-        steps_off=question.steps_off,
+        steps_off=question.used_steps_off,
         reward_s=settings_of(question.reward).get("seconds"),
     )
 
@@ -258,7 +259,16 @@ def packed_tokens(question: Rl) -> int | None:
     framework = question.framework_rules
     if question.micro_batch is not None or (not framework.is_packed and question.micro_batch_tokens is None):
         return None
-    return int(question.micro_batch_tokens or framework.micro_batch_tokens)
+    tokens = int(question.micro_batch_tokens or framework.micro_batch_tokens)
+    if not framework.packs_longest:
+        return tokens
+    least = math.ceil(longest_tokens(question) / question.context_parallel)
+    if question.micro_batch_tokens is not None and tokens < least:
+        raise BadValue(
+            f"`--micro-batch-tokens` must have room for the longest sample with `--framework {question.framework}`: at "
+            f"least {least:,} tokens per device (got {tokens:,})"
+        )
+    return max(tokens, least)
 
 
 def samples_of_rank(question: Rl, devices: Devices) -> int:
@@ -422,7 +432,7 @@ def roll_out_samples(
             is_eager=question.is_eager,
             has_adapters=question.lora is not None and not question.framework_rules.merges_adapters,
             nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
-            steps_ahead=question.steps_off,
+            steps_ahead=question.used_steps_off if question.framework_rules.fills_ahead else 0,
         )
     except DoesNotFit as error:
         reason, fraction = str(error), None

@@ -87,7 +87,7 @@ def advise_rl(question: Rl) -> RlAnswer:
     base = replace(question, steps_off=0)
     devices = find_devices(base)
     lengths = response_lengths_of(base)
-    steps_off = question.steps_off or 1
+    steps_off = question.steps_off or question.framework_rules.steps_off or 1
     apart = [round(share * devices.total) for share in SHARES] if devices.total >= 4 else []
     trainer_counts = [devices.total, *(devices.total - count for count in apart)]
     trainers = list(fitting_trainers(base, devices, lengths, trainer_counts, constants))
@@ -233,7 +233,7 @@ def _row(predicted: Predicted) -> RlRow:
         pipeline=question.pipeline,
         context_parallel=question.context_parallel,
         expert_parallel=question.expert_parallel,
-        steps_off=question.steps_off,
+        steps_off=question.used_steps_off,
         time_s=step.time_s,
         trainer_s=step.trainer_s,
         rollouts_s=step.rollouts_s,

@@ -73,7 +73,7 @@ def find_devices(question: Rl) -> Devices:
         price = computer.price_of_device if isinstance(computer, Computer) else None
     apart = question.rollout_workers
     if apart is None:
-        if question.steps_off:
+        if question.used_steps_off:
             raise BadValue("`--steps-off` needs devices of their own for rollouts: give `--rollout-workers`")
         return Devices(device, topology, count, count, price)
     if apart >= count:

@@ -87,7 +87,7 @@ def advise(question: Rl) -> RlAnswer:
     try:
         return advise_rl(question)
     except NoDivision as error:
-        if question.steps_off:  # rollouts that are off need devices of their own
+        if question.used_steps_off:  # rollouts that are off need devices of their own
             raise
         raise NoDivision(f"{error}{_describe_other_remedy(question, find_devices(question))}") from None
 

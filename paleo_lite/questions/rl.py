@@ -29,7 +29,8 @@ def _answer(question: Rl) -> RlAnswer:
     """Return the prediction of one step."""
     if question.network is None:
         raise BadValue("`rl` needs a language model, such as qwen3-8b")
-    check_integer("`--steps-off`", question.steps_off, 0)
+    if question.steps_off is not None:
+        check_integer("`--steps-off`", question.steps_off, 0)
     _check_algorithm(question)
     from ..api.reinforcement_remedies import advise, answer_rl
     from ..api.resolve import resolve_network

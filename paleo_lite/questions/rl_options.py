@@ -122,7 +122,8 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     )  # fmt: skip
     micro_batch_tokens: Several[int | None] = option(
         group=TRAINING_GROUP, type=TOKENS, metavar="TOKENS",
-        help="Tokens of a packed micro-batch per device. [default: that of the framework]",
+        help="Tokens of a packed micro-batch per device. [default: those of the framework; with verl those of the "
+        "longest sample, if they are more]",
     )  # fmt: skip
     precision: Several[str] = option(
         "bf16", group=TRAINING_GROUP, is_common=True, metavar="NAME",
@@ -189,9 +190,10 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         group=ROLLOUT_GROUP, is_common=True, type=Names("format", ".formats:FORMATS"), metavar="FORMAT",
         help="Format of the weights of the engines, such as fp8. [default: --precision]",
     )  # fmt: skip
-    steps_off: Several[int] = option(
-        0, group=ROLLOUT_GROUP, is_common=True, type=click.INT, metavar="N",
-        help="Steps by which rollouts may be older than the weights: trainer and engines work at the same time.",
+    steps_off: Several[int | None] = option(
+        group=ROLLOUT_GROUP, is_common=True, type=click.INT, metavar="N",
+        help="Steps by which rollouts may be older than the weights: trainer and engines work at the same time. "
+        "[default: 0; 8 with prime-rl]",
     )  # fmt: skip
     engine: Several[str | None] = option(
         group=ENGINE_GROUP, is_common=True, metavar="NAME", type=Names("serving engine", ".engines.records:SERVERS"),
@@ -265,6 +267,13 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     def used_rollout_precision(self) -> str:
         """Precision of the rollouts."""
         return str(self.rollout_precision or self.precision)
+
+    @property
+    def used_steps_off(self) -> int:
+        """Steps by which rollouts may be older than the weights: those of the framework, on devices of their own."""
+        if self.steps_off is not None:
+            return int(self.steps_off)
+        return 0 if self.rollout_workers is None else self.framework_rules.steps_off
 
     @property
     def is_eager(self) -> bool:

@@ -34,6 +34,7 @@ class Framework(NamedTuple):
     is_eager: bool = False  # whether the engine launches every kernel instead of graphs
     is_packed: bool = True  # whether micro-batches are filled with whole samples up to a number of tokens
     micro_batch_tokens: int = 16_384  # tokens of a packed micro-batch of one device, but at least one sample
+    packs_longest: bool = False  # whether a packed micro-batch must have room for the longest possible sample
     pads: bool = False  # whether every sample costs the tokens of the longest possible one
     is_balanced: bool = True  # whether ranks get equal numbers of tokens
     transfer: str = GATHERED  # one of `TRANSFERS` where trainer and engines share devices
@@ -44,6 +45,9 @@ class Framework(NamedTuple):
     offloads_optimizer: bool = False  # whether the optimizer's state leaves the devices during rollouts
     # Whether trainer and engines can take turns on the same devices, as they do by default.
     takes_turns: bool = True
+    steps_off: int = 0  # steps by which rollouts on devices of their own may be old, by default
+    # Whether more samples are generated at the same time than a step has, where rollouts may be several steps old.
+    fills_ahead: bool = True
     has_reference: bool = True  # whether an algorithm with a penalty computes a reference by default
     # Whether the moments of the optimizer are in the memory of the host but for the update of the weights itself.
     moves_moments: bool = False
@@ -68,6 +72,7 @@ FRAMEWORKS = {
         "NVIDIA NeMo-RL: Megatron-LM and vLLM",
         "NVIDIA-NeMo/RL 7ea279a",
         is_packed=False,
+        packs_longest=True,  # bins of SequencePacker, nemo_rl/data/packing/algorithms.py
         is_balanced=False,
         keeps=SLEEP,
         offloads_optimizer=True,
@@ -81,6 +86,7 @@ FRAMEWORKS = {
         "volcengine/verl b178a3c; graphs and sequences: verl/trainer/config/rollout/rollout.yaml at 035682e",
         execution="eager",
         sharding="full-shard",
+        packs_longest=True,  # asserted by rearrange_micro_batches, verl/utils/seqlen_balancing.py
         has_adapter_units=True,  # get_fsdp_wrap_policy of the usual strategy fsdp, verl/utils/fsdp_utils.py
         # state_dict() gathers every unit, which PyTorch then cuts into shards (_sharded_pre_state_dict_hook), and
         # full_tensor() gathers every tensor again: verl/workers/sharding_manager/fsdp_vllm.py at 004c888.
@@ -118,6 +124,8 @@ FRAMEWORKS = {
         execution="eager",
         has_megatron=False,
         sharding="full-shard",
+        steps_off=8,  # max_off_policy_steps, packages/prime-rl-configs/src/prime_rl/configs/orchestrator.py at 004274e
+        fills_ahead=False,  # max_inflight_rollouts: batch_size times oversampling_factor, which is 1 (resolve_batching)
         takes_turns=False,  # num_train_gpus and num_infer_gpus, 1 of each, whose sum has to be in the node
         has_reference=False,  # the rl loss of GRPOAlgoConfig has none, and the policy alone is hosted
         # optim_cpu_offload: docs/scaling.md, "Optimizer Offloading" ("remains enabled by default"). It was added as

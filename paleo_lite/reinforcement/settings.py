@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from ..text import format_plural
+
 
 class Described(NamedTuple):
     """A step as settings describe it."""
@@ -98,6 +100,12 @@ NEMO_WITHOUT_ROLLOUTS = ("dpo", "sft")
 NEMO_ADAPTERS = {"dtensor_cfg.lora_cfg": ("grpo", "ppo", "dpo", "sft"), "megatron_cfg.peft": ("grpo", "sft")}
 """Keys of adapters of each stack, with the sections whose configurations have them."""
 
+NEMO_NETWORKS = {"ppo": ("policy", "value"), "distillation": ("policy", "teacher")}
+"""Sections of networks by that of the algorithm; otherwise the policy alone."""
+
+NEMO_WITHOUT_PACKING = ("dpo",)
+"""Sections whose loss is of pairs, which are not packed (docs/design-docs/sequence-packing-and-dynamic-batching.md)."""
+
 NEMO_ASYNCHRONOUS = {"grpo": "grpo.async_grpo", "ppo": "ppo.async_ppo"}
 """Keys of rollouts some steps off, by section."""
 
@@ -113,10 +121,10 @@ def _nemo_settings(step: Described) -> dict[str, Any]:
     # Both responses of a pair are in one micro-batch (nemo_rl/algorithms/dpo.py).
     micro_batch = max(_dividing(step) // 2, 1) if section == "dpo" else _dividing(step)
     settings["policy.train_global_batch_size"] = step.prompts * step.samples_per_prompt // step.updates
-    settings["policy.train_micro_batch_size"] = micro_batch
+    settings["policy.train_micro_batch_size"] = micro_batch if _nemo_packed_tokens(step) is None else 1
     settings["policy.max_total_sequence_length"] = step.max_tokens
-    for network in ("policy", "value") if section == "ppo" else ("policy",):
-        settings |= _nemo_trainer(network, step)
+    for network in NEMO_NETWORKS.get(section, ("policy",)):
+        settings |= _nemo_trainer(network, step) | _nemo_micro_batches(network, step)
     if section not in NEMO_WITHOUT_ROLLOUTS:
         settings |= _nemo_generation(step)
     asynchronous = NEMO_ASYNCHRONOUS.get(section)
@@ -148,6 +156,34 @@ def _nemo_trainer(network: str, step: Described) -> dict[str, Any]:
     return settings
 
 
+def _nemo_packed_tokens(step: Described) -> int | None:
+    """Return the tokens of a packed micro-batch of a data-parallel rank; None if it has some samples.
+
+    Context parallelism of Megatron-LM needs packing, and that of DTensor has none
+    (docs/design-docs/sequence-packing-and-dynamic-batching.md).
+    """
+    is_divided = step.context_parallel > 1
+    if NEMO_SECTIONS[step.algorithm] in NEMO_WITHOUT_PACKING or (is_divided and not step.is_megatron):
+        return None
+    if step.micro_batch_tokens is not None:
+        return step.micro_batch_tokens * step.context_parallel
+    return step.max_tokens * step.micro_batch if is_divided else None
+
+
+def _nemo_micro_batches(network: str, step: Described) -> dict[str, Any]:
+    """Return the overrides of packing of a network: both ways are stated, since defaults differ by algorithm."""
+    section, tokens = NEMO_SECTIONS[step.algorithm], _nemo_packed_tokens(step)
+    packing = f"{network}.sequence_packing"
+    settings: dict[str, Any] = {f"{network}.dynamic_batching.enabled": False, f"{packing}.enabled": tokens is not None}
+    if tokens is not None:
+        settings[f"{packing}.train_mb_tokens"] = tokens
+        if section not in NEMO_WITHOUT_ROLLOUTS:
+            settings[f"{packing}.logprob_mb_tokens"] = tokens
+    elif section not in NEMO_WITHOUT_ROLLOUTS and network != "value":
+        settings[f"{network}.logprob_batch_size"] = _dividing(step)
+    return settings
+
+
 def _nemo_generation(step: Described) -> dict[str, Any]:
     """Return the overrides of the engines."""
     generation = "policy.generation"
@@ -176,9 +212,30 @@ def _nemo_divides(step: Described) -> bool:
     return step.devices <= step.devices_per_node or step.rollout_devices % step.devices_per_node == 0
 
 
+def _nemo_notes_on_micro_batches(step: Described) -> list[str]:
+    """Return where the micro-batches of NeMo-RL are others than those of the forecast."""
+    tokens = _nemo_packed_tokens(step)
+    if tokens is None:
+        notes = _notes_on_micro_batches("NeMo-RL", step)
+        if step.micro_batch_tokens is None:
+            return notes
+        reason = (
+            "pairs of `dpo`" if NEMO_SECTIONS[step.algorithm] in NEMO_WITHOUT_PACKING else "sequences that FSDP divides"
+        )
+        samples = format_plural(_dividing(step), "sample")
+        return [*notes, f"NeMo-RL does not pack {reason}: its settings have micro-batches of {samples}"]
+    if step.micro_batch_tokens is not None:
+        return []
+    per_device = math.ceil(tokens / step.context_parallel)
+    return [
+        f"NeMo-RL packs sequences that Megatron-LM divides: its settings pack up to {per_device:,} tokens per device, "
+        f"the forecast has {format_plural(step.micro_batch, 'sample')}; `--micro-batch-tokens {per_device}` predicts it"
+    ]
+
+
 def _nemo_notes(step: Described) -> list[str]:
     """Return where the settings of NeMo-RL cannot say what was predicted."""
-    notes = _notes_on_micro_batches("NeMo-RL", step)
+    notes = _nemo_notes_on_micro_batches(step)
     if NEMO_SECTIONS[step.algorithm] in NEMO_WITHOUT_ROLLOUTS or step.is_colocated or _nemo_divides(step):
         return notes
     return [
@@ -251,16 +308,6 @@ def _verl_rollout_settings(step: Described) -> dict[str, Any]:
     return settings
 
 
-def _verl_packed_tokens(step: Described) -> int | None:
-    """Return the tokens per device up to which verl packs micro-batches, which hold the longest sample at least.
-
-    `rearrange_micro_batches` (verl/utils/seqlen_balancing.py) asserts it, after context parallelism multiplies them.
-    """
-    if step.micro_batch_tokens is None:
-        return None
-    return max(step.micro_batch_tokens, math.ceil(step.max_tokens / step.context_parallel))
-
-
 def _verl_micro_batches(step: Described) -> dict[str, Any]:
     """Return the overrides of the micro-batches of all passes.
 
@@ -268,7 +315,7 @@ def _verl_micro_batches(step: Described) -> dict[str, Any]:
     stated for each pass.
     """
     actor, passes = "actor_rollout_ref.actor", ["actor_rollout_ref.rollout"]
-    tokens = _verl_packed_tokens(step)
+    tokens = step.micro_batch_tokens
     if tokens is not None:
         settings: dict[str, Any] = {f"{actor}.use_dynamic_bsz": True, f"{actor}.ppo_max_token_len_per_gpu": tokens}
         return settings | ({"critic.ppo_max_token_len_per_gpu": tokens} if step.algorithm == "ppo" else {})
@@ -287,21 +334,12 @@ def _verl_notes(step: Described) -> list[str]:
             "the settings of verl are those of its one_step_off_policy, whose rollouts are one step older than the "
             "weights: `--steps-off 1` predicts it"
         )
-    tokens = _verl_packed_tokens(step)
-    if tokens is None:
-        return [*notes, *_notes_on_micro_batches("verl", step)]
-    if tokens == step.micro_batch_tokens:
-        return notes
-    return [
-        *notes,
-        f"micro-batches of verl hold the longest sample: its settings pack up to {tokens:,} tokens per device, the "
-        f"forecast {step.micro_batch_tokens:,}; `--micro-batch-tokens {tokens}` predicts them",
-    ]
+    return notes if step.micro_batch_tokens is not None else [*notes, *_notes_on_micro_batches("verl", step)]
 
 
 def _verl_sft_settings(step: Described) -> dict[str, Any]:
     """Return the overrides of `sft_trainer_engine.yaml`, which trains on responses that are given."""
-    tokens = _verl_packed_tokens(step)
+    tokens = step.micro_batch_tokens
     settings = _verl_devices("trainer", step.trainer_devices, step)
     settings |= {
         "data.train_batch_size": step.prompts * step.samples_per_prompt // step.updates,

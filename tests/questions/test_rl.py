@@ -164,6 +164,36 @@ def test_prime_rl_trains_and_generates_on_devices_of_their_own_without_a_referen
     assert ranked.divisions and all(row.rollout_workers for row in ranked.divisions)
 
 
+def test_rollouts_of_prime_rl_are_eight_steps_off_unless_stated() -> None:
+    """max_off_policy_steps is 8, and no more samples are in flight than a step has (orchestrator.py at 004274e)."""
+    usual, stated, in_turns = (ask(framework="prime-rl", **off) for off in ({}, {"steps_off": 8}, {"steps_off": 0}))
+    assert (usual.steps_off, in_turns.steps_off) == (8, 0)
+    assert usual.time_s == stated.time_s < in_turns.time_s
+    assert usual.time_s >= max(usual.trainer_s, usual.rollouts_s)
+    assert usual.time_s == pytest.approx(ask(framework="prime-rl", steps_off=2).time_s)
+    assert ask(framework="prime-rl", algorithm="dpo").steps_off == 0
+
+
+@pytest.mark.parametrize("framework", ["verl", "nemo-rl"])
+def test_packed_micro_batches_hold_the_longest_sample(framework: str) -> None:
+    """Both refuse fewer tokens, which context parallelism shares (test_settings.py)."""
+    asked = {"framework": framework, "max_tokens": 40_001, "context_parallel": 2, "workers": 16}
+    with pytest.raises(
+        BadValue, match=r"longest sample with `--framework .*`: at least 20,001 tokens per device \(got"
+    ):
+        ask(**asked, micro_batch_tokens=20_000)
+    assert ask(**asked, micro_batch_tokens=20_001).time_s > 0
+    assert ask(**{**asked, "framework": "slime"}, micro_batch_tokens=20_000).time_s > 0
+
+
+def test_verl_packs_the_longest_sample_by_default() -> None:
+    asked = {"framework": "verl", "max_tokens": 40_001, "context_parallel": 2, "workers": 16}
+    usual, stated = ask(**asked), ask(**asked, micro_batch_tokens=20_001)
+    assert usual.to_dict() == stated.to_dict()
+    assert "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20001" in usual.settings
+    assert "ppo_max_token_len_per_gpu=16384" in ask(framework="verl").settings
+
+
 def test_steps_and_epochs_cost_hours() -> None:
     answer = ask(steps=10)
     assert answer.totals.hours == pytest.approx(10 * answer.time_s / 3600)

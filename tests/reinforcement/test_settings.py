@@ -21,7 +21,11 @@ NEMO_TRAINER = [
     "megatron_cfg.pipeline_model_parallel_size",
     "megatron_cfg.context_parallel_size",
     "megatron_cfg.expert_model_parallel_size",
+    "dynamic_batching.enabled",
+    "sequence_packing.enabled",
 ]
+
+PACKING = ["train_mb_tokens", "logprob_mb_tokens"]
 
 NEMO_GENERATION = [
     "vllm_cfg.tensor_parallel_size",
@@ -38,16 +42,24 @@ GROUPS = ("num_prompts_per_step", "num_generations_per_prompt")
 
 # examples/configs of NVIDIA-NeMo/RL: grpo_math_1B.yaml, ppo_math_1B.yaml, dpo.yaml, sft.yaml, distillation_math.yaml
 CORRECTION = {"loss_fn": ["use_importance_sampling_correction"]}
+POLICY = {"policy": ["logprob_batch_size"], "policy.sequence_packing": PACKING}
 NEMO = {
-    "grpo": {**CORRECTION, "grpo": [*GROUPS, "async_grpo.enabled", "async_grpo.max_trajectory_age_steps"]},
+    "grpo": {**CORRECTION, **POLICY, "grpo": [*GROUPS, "async_grpo.enabled", "async_grpo.max_trajectory_age_steps"]},
     "ppo": {
         **CORRECTION,
+        **POLICY,
+        "value.sequence_packing": PACKING,
         "ppo": [*GROUPS, "async_ppo.enabled", "async_ppo.max_trajectory_age_steps"],
         "value": NEMO_TRAINER,
     },
     "dpo": {},
-    "sft": {},
-    "distillation": {"distillation": [*GROUPS]},
+    "sft": {"policy.sequence_packing": ["train_mb_tokens"]},
+    "distillation": {
+        **POLICY,
+        "distillation": [*GROUPS],
+        "teacher": [*NEMO_TRAINER, "logprob_batch_size"],  # which takes over the section of the policy
+        "teacher.sequence_packing": PACKING,
+    },
 }  # fmt: skip
 
 # verl/trainer/config of volcengine/verl: _generated_ppo_trainer.yaml, its twin of Megatron-LM, sft_trainer_engine.yaml
@@ -118,7 +130,7 @@ def test_every_key_exists_in_the_configuration_of_the_algorithm(
     step = described(algorithm, is_megatron=is_megatron, micro_batch_tokens=tokens)
     section = SECTIONS.get(algorithm, algorithm)
     common = {"cluster": ["num_nodes", "gpus_per_node"], "policy": NEMO_TRAINER}
-    known = keys_of({**common, **NEMO[section]})
+    known = keys_of(common) | keys_of(NEMO[section])
     if ALGORITHMS[algorithm].rolls_out and section != "sft":
         known |= keys_of({"policy.generation": NEMO_GENERATION})
     found = set(settings_of("nemo-rl", step))
@@ -219,10 +231,54 @@ def test_verl_packs_where_the_forecast_does() -> None:
     packed = settings_of("verl", described("grpo", micro_batch_tokens=16_384))
     assert packed[f"{actor}.use_dynamic_bsz"] == "true" and packed[f"{actor}.ppo_max_token_len_per_gpu"] == "16384"
     assert not any("micro_batch_size" in key for key in packed)
-    longer = described("grpo", micro_batch_tokens=16_384, max_tokens=40_001, context_parallel=2)
-    assert settings_of("verl", longer)[f"{actor}.ppo_max_token_len_per_gpu"] == "20001"
-    (note,) = settings_notes("verl", longer)
-    assert "up to 20,001 tokens per device, the forecast 16,384; `--micro-batch-tokens 20001` predicts them" in note
+    assert not settings_notes("verl", described("grpo", micro_batch_tokens=16_384, micro_batch=3, samples_of_rank=64))
+
+
+PACKING_KEYS = [
+    "dynamic_batching.enabled", "sequence_packing.enabled", "sequence_packing.train_mb_tokens",
+    "sequence_packing.logprob_mb_tokens",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("network", "algorithm", "changes", "expected"),
+    [  # a bin has the tokens of all devices that divide a sequence (BatchedDataDict.shard_by_batch_size)
+        ("policy", "grpo", {"context_parallel": 1}, ["false", "false", None, None]),
+        ("policy", "grpo", {"context_parallel": 1, "micro_batch_tokens": 8192}, ["false", "true", "8192", "8192"]),
+        (
+            "policy", "grpo", {"is_megatron": True, "micro_batch_tokens": 8192, "context_parallel": 2},
+            ["false", "true", "16384", "16384"],
+        ),
+        ("policy", "grpo", {"is_megatron": True, "micro_batch": 2}, ["false", "true", "2248", "2248"]),
+        ("policy", "grpo", {"micro_batch_tokens": 8192}, ["false", "false", None, None]),
+        ("value", "ppo", {"context_parallel": 1, "micro_batch_tokens": 8192}, ["false", "true", "8192", "8192"]),
+        ("policy", "sft", {"context_parallel": 1, "micro_batch_tokens": 8192}, ["false", "true", "8192", None]),
+        ("policy", "dpo", {"context_parallel": 1, "micro_batch_tokens": 8192}, ["false", "false", None, None]),
+    ],
+)  # fmt: skip
+def test_nemo_rl_packs_where_the_forecast_does(
+    network: str, algorithm: str, changes: dict[str, Any], expected: list[str | None]
+) -> None:
+    """docs/design-docs/sequence-packing-and-dynamic-batching.md: Megatron-LM divides packed sequences, FSDP others."""
+    settings = settings_of("nemo-rl", described(algorithm, **changes))
+    assert [settings.get(f"{network}.{key}") for key in PACKING_KEYS] == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"micro_batch_tokens": 8192},
+            "does not pack sequences that FSDP divides: its settings have micro-batches of 4",
+        ),
+        ({"is_megatron": True, "micro_batch": 2}, "`--micro-batch-tokens 1124` predicts it"),
+        ({"is_megatron": True, "micro_batch_tokens": 8192}, None),
+        ({"context_parallel": 1}, None),
+    ],
+)
+def test_nemo_rl_says_where_it_packs_otherwise(changes: dict[str, Any], words: str | None) -> None:
+    notes = settings_notes("nemo-rl", described("grpo", rollout_devices=8, **changes))
+    assert (words is None and not notes) or any(words is not None and words in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def pieces_of(row: RlMeasurement) -> RlPieces:
         wire_s=transfer.time_s,
         swap_s=predicted.parts.swap_s,
         samples=row.question.samples,
-        steps_off=row.question.steps_off,
+        steps_off=row.question.used_steps_off,
         share=share_of(row, predicted.devices),
         is_narrow=row.question.rollout_precision == "fp8",
         is_colocated=predicted.devices.is_colocated,
