@@ -7,7 +7,8 @@ DATA is a folder of published measurements (docs/accuracy-tables.md); the defaul
 Calibrations of devices are fitted to whole networks and do not use these measurements; the kernels of engines are
 fitted to tables of the same source (`python -m validation accuracy --split kernels` holds devices and engines out).
 The Markdown table for docs/gemm.md contains the median of predicted over measured time, the median absolute error, the
-fraction within a factor of two, and for the forecast the fraction inside the 90% interval and its median width.
+fraction within a factor of two, and for the forecast the fraction inside the 90% interval and its median width. Another
+table has the products that `gemm` times by kernels as layers of PyTorch, which `predict` and `train` are made of.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ DEVICES = {
     "NVIDIA L40S": "l40s", "NVIDIA B200": "b200",
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
 }  # fmt: skip
+
+
+LARGE_S = 2e-4
+"""Seconds at the peak from which a product counts as large."""
 
 
 def measured(folder: Path) -> pd.DataFrame:
@@ -83,6 +88,21 @@ def main(folder: Path) -> None:
         calibrated, bound = Forecast.of(rows), Forecast.of(rows, time_model="roofline")
         figures = f"{calibrated.describe()} | {calibrated.describe_interval()} | {bound.describe()}"
         print(f"| {gpu} | {precision} | {source} | {len(rows)} | {label} | {figures} |")
+    print_layers(measured(folder).query("precision == 'bf16'"))
+
+
+def print_layers(rows: pd.DataFrame) -> None:
+    """Print a table of products in 16 bits as kernels and as layers of a network, all and those of much arithmetic."""
+    print("| device | large | as kernels: ratio | error | within 2x | inside 90% | width", end=" | ")
+    print("as layers: ratio | error | within 2x | inside 90% | width |")
+    print("| :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |")
+    for gpu, of_device in rows.groupby("device"):
+        peak_per_s = pl.gemm(1, 1, 1, gpu=gpu, precision="bf16").peak_per_s
+        is_large = 2.0 * of_device["M"] * of_device["N"] * of_device["K"] / peak_per_s > LARGE_S
+        for name, chosen in (("no", of_device[~is_large]), ("yes", of_device[is_large])):
+            ways = (Forecast.of(chosen), Forecast.of(chosen, time_model="calibrated"))
+            figures = " | ".join(f"{way.describe()} | {way.describe_interval()}" for way in ways)
+            print(f"| {gpu} | {name} | {figures} |")
 
 
 if __name__ == "__main__":
