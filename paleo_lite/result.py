@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
 
@@ -74,6 +74,21 @@ class Result:
         if bound:
             text = f"{text}; {LOWER_BOUND_FACT} {bound}"
         return f"<{type(self).__name__}: {text}>"
+
+
+class TableOfAnswers(Result):
+    """Mixin for a table of several answers, each of which has a time of its own; `answers_in` names where they are."""
+
+    __slots__ = ()
+    answers_in: ClassVar[str]
+
+    @property
+    def time_s(self) -> NoReturn:
+        """Raise AttributeError, which says where the times are."""
+        raise AttributeError(
+            f"{type(self).__name__} is a table of several answers, each of which has a time: "
+            f".{self.answers_in}[0].time_s, or a column of .to_frame()"
+        )
 
 
 class ResultList(Result, list[_Item]):

@@ -167,7 +167,7 @@ def _observations(
                 facts = {**findings.configuration, **reading.values, **user_facts}
                 observations += _observe_idle(facts, find_device(facts["gpu"], hardware_files))
                 continue
-            facts = facts_of(reading, findings, user_facts)
+            facts = facts_of(reading, findings, user_facts, hardware_files)
             forecasts = forecast_figures(reading.kind, facts, hardware_files)
             situation = situations[index]
             if situations.count(situation) > 1:

@@ -119,7 +119,7 @@ def compare_result(
     for done, (number, reading) in enumerate(readings):
         report(done, len(readings))
         try:
-            facts = facts_of(reading, findings, user_facts)
+            facts = facts_of(reading, findings, user_facts, hardware_files)
             compared = list(_beside(number, reading, facts, findings, hardware_files, contradicted, used))
             if compared and is_training(facts) and (assumed := describe_assumptions(facts)):
                 assumptions.setdefault(assumed)
@@ -166,7 +166,9 @@ def _beside(
             yield Beside(number, reading.kind, situation, forecast.figure, measured, forecast.value, low, high)
 
 
-def facts_of(reading: Reading, findings: Findings, user_facts: dict[str, Any]) -> dict[str, Any]:
+def facts_of(
+    reading: Reading, findings: Findings, user_facts: dict[str, Any], hardware_files: list[Path]
+) -> dict[str, Any]:
     """Return what is known of a row: what the file records, the row itself and what the user gave.
 
     Raise BadValue if the device or the network is not known.
@@ -181,7 +183,26 @@ def facts_of(reading: Reading, findings: Findings, user_facts: dict[str, Any]) -
         raise BadValue("the GPU is not in the file: give `--gpu`")
     if "gpu" not in user_facts:
         facts["gpu"] = COUNT_BEFORE.sub("", str(facts["gpu"])).partition(" (")[0]
+    if reading.kind in _OF_ENGINES and "precision" not in user_facts:
+        return _with_weights_alone(facts, hardware_files)
     return facts
+
+
+_OF_ENGINES = ("server", "decode", "prompt")
+"""Kinds of rows of engines, which convert weights before products that a device does not have."""
+
+
+def _with_weights_alone(facts: dict[str, Any], hardware_files: list[Path]) -> dict[str, Any]:
+    """Return facts in which a recorded precision that the device has no products in is the format of the weights.
+
+    vLLM then stores the weights so and multiplies in 16 bits, as on an A100 (docs/features/quantization/fp8.md there).
+    """
+    recorded = FORMATS.get(str(facts.get("precision") or "").lower())
+    if recorded is None or recorded.precision is None or not recorded.is_quantized or weights_of(facts) is not None:
+        return facts
+    if recorded.precision in find_device(facts["gpu"], hardware_files).precisions:
+        return facts
+    return {**facts, "precision": None, "weights": recorded.name}
 
 
 def forecast_figures(

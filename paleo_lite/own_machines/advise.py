@@ -10,7 +10,7 @@ import msgspec
 from ..errors import BadValue, DoesNotFit
 from ..gguf_types import DIFFERING_TOKENS
 from ..machines import Device
-from ..result import Result
+from ..result import TableOfAnswers
 from .contents import Contents
 from .predict import LocalPrediction, predict_local, usable_bytes, whole_bytes
 from .question import LocalQuestion
@@ -25,7 +25,7 @@ OLDEST_YEAR = 2018
 """Year from which devices are compared unless some are given."""
 
 
-class LocalAdvice(Result, msgspec.Struct, frozen=True):
+class LocalAdvice(TableOfAnswers, msgspec.Struct, frozen=True):
     """Formats or devices for a network, the best first."""
 
     network: str
@@ -39,6 +39,7 @@ class LocalAdvice(Result, msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     _page: ClassVar[str] = "paleo_lite.reporting.local:advice_page"
+    answers_in: ClassVar[str] = "rows"
 
 
 def rank_formats(

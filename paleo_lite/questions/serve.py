@@ -395,7 +395,7 @@ def _objectives(question: Serve) -> tuple[Objective, ...]:
 
     if question.slo is None:
         return ()
-    return parse_slo(question.slo)
+    return parse_slo(str(question.slo))
 
 
 def _choose_listings(question: Serve, gpus: Sequence[Any]) -> dict[str, Price | None] | None:

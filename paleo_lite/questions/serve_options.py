@@ -26,7 +26,18 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, NUMBER, TOKENS, DurationText, KeyValues, Number, Quantity, SharesByPosition, TokenCount
+from .values import (
+    INTEGER,
+    NUMBER,
+    TOKENS,
+    DurationText,
+    KeyValues,
+    Limits,
+    Number,
+    Quantity,
+    SharesByPosition,
+    TokenCount,
+)
 
 if TYPE_CHECKING:
     pass
@@ -256,9 +267,10 @@ class Serve(
         "adapters=N (of which each request asks for one), adapter-rank=N (16), adapter-slots=N (in memory and in a "
         "batch at a time, 1), adapter-skew=NUMBER (of their popularity, 0: all alike).",
     )  # fmt: skip
-    slo: str | None = option(
-        group=TRAFFIC_GROUP, is_common=True, is_single=True, metavar="LIMITS",
-        help="Objectives such as ttft=500ms,tpot.p99=50ms (p90 unless given): the highest rate that meets them.",
+    slo: dict[str, Any] | str | None = option(
+        group=TRAFFIC_GROUP, is_common=True, is_single=True, type=Limits(), metavar="LIMITS",
+        help="Objectives such as ttft=500ms,tpot.p99=50ms (p90 unless given): the highest rate that meets them. In "
+        "Python also seconds by name, {'ttft': 0.5}.",
     )  # fmt: skip
     advise: str | None = option(
         group=TRAFFIC_GROUP, is_common=True, is_single=True, type=Names("ranking", ".serving.candidates:RANKINGS"),

@@ -410,6 +410,26 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
         return texts
 
 
+class Limits(click.ParamType):  # type: ignore[type-arg]
+    """Limits of times as ``name=500ms,name=2s``; in Python also a dict of names to seconds, or to such times."""
+
+    name = "limits"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the limits as text; raise BadValue for a limit that is neither a number nor text."""
+        if not isinstance(value, dict):
+            return str(value)
+        limits = []
+        for key, item in value.items():
+            limit = as_plain(item)
+            if isinstance(limit, bool) or not isinstance(limit, (str, int, float)):
+                raise BadValue(f"{parameter_name(param)} takes seconds, or times such as 500ms (got {item!r} of {key})")
+            limits.append(f"{key}={limit if isinstance(limit, str) else f'{limit!r}s'}")
+        if not limits:
+            raise BadValue(f"{parameter_name(param)} has no limit: give one, or leave it out")
+        return ",".join(limits)
+
+
 class ModuleInput(click.ParamType):  # type: ignore[type-arg]
     """An input of a module, such as 3x224x224, int64:128 or input_ids=int64:128."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ..calibration.ratios import AnyPrediction, Ratio, speedup
 from ..extras import require
-from ..result import Result
+from ..result import TableOfAnswers
 from ..timing import Prediction
 from ..timing.answer import BOUND
 from ..timing.pipeline_prediction import PipelinePrediction
@@ -22,7 +22,7 @@ OF_FORECASTS = ("time_s", "low_s", "high_s", "throughput_per_s", "tokens_per_s",
 """Columns that a bound does not have beside forecasts, so that nobody compares the two."""
 
 
-class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
+class Comparison(TableOfAnswers, msgspec.Struct, frozen=True, eq=False, dict=True):
     """Answers to all combinations of the values of a question."""
 
     kind: str  # kind of question: "serve"
@@ -32,6 +32,7 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     always: Mapping[str, Any] = {}  # options that every row states though they have one value: network and device
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:comparison_page"
+    answers_in: ClassVar[str] = "answers"
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from ..architectures import Network
 from ..counting import INPUT, Layer
 from ..errors import BadValue
 from ..machines import Device, Machine
-from ..result import Result
+from ..result import Result, TableOfAnswers
 from ..units import check_integer
 from .calibrated import POWER
 from .features import WORK_COLUMNS, WORK_ROWS
@@ -304,6 +304,16 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     @property
+    def time_s(self) -> float:
+        """Seconds of all products, one by one."""
+        return self.variants[0].time_s
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """90% interval of `time_s`; None for models without intervals."""
+        return self.variants[0].interval
+
+    @property
     def flops(self) -> int:
         """FLOPs of one product: 2 m n k."""
         return 2 * self.m * self.n * self.k
@@ -384,7 +394,7 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
         }
 
 
-class GemmTable(Result, msgspec.Struct, frozen=True):
+class GemmTable(TableOfAnswers, msgspec.Struct, frozen=True):
     """Times of matrix products of several sizes.
 
     Attributes
@@ -394,6 +404,7 @@ class GemmTable(Result, msgspec.Struct, frozen=True):
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.gemm:gemm_table_page"
+    answers_in: ClassVar[str] = "products"
 
     products: tuple[GemmTimes, ...]
 

@@ -79,6 +79,17 @@ def test_a_name_that_suggests_another_format_is_said(tmp_path: Path) -> None:
     assert any("the name of the network suggests awq, and precision fp8 was given" in note for note in notes)
 
 
+@pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "h100-sxm"])
+def test_a_recorded_format_without_products_is_that_of_the_weights(gpu: str, tmp_path: Path) -> None:
+    """An A100 has no products in fp8: vLLM converts the weights (its docs, quantization/fp8)."""
+    result = compare(json.dumps(json.loads(VLLM_SERVE) | {"precision": "fp8"}), tmp_path, gpu=gpu)
+    formats = {"weights": "fp8"} if gpu == "a100-sxm-80gb" else {"precision": "fp8"}
+    asked = pl.serve("llama-3.1-8b", gpu=gpu, tensor=2, input_tokens=1000, output_tokens=201, concurrency=10,
+                     num_requests=100, **formats).to_dict()  # fmt: skip
+    rows = {row.figure: row for row in result.rows}
+    assert rows["tpot_s"].forecast == asked["latencies"]["tpot_s"]["mean"]["value"]
+
+
 def test_a_precision_that_the_device_lacks_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="fp8"):
         compare(VLLM_SERVE, tmp_path, gpu="a100-sxm-80gb", precision="fp8")
