@@ -210,7 +210,7 @@ def _traffic_at(question: Serve, demand: Demand, deployment: Deployment) -> Call
 
 def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:
     """Return the requests of a deployment with their adapters, and their description."""
-    _check_drawn(question, demand, has_adapters=deployment.adapters is not None)
+    _check_drawn(question, demand)
     traffic, description = _plain_traffic(question, demand, deployment)
     if deployment.adapters is None:
         return traffic, description
@@ -220,16 +220,11 @@ def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[T
     return with_adapters(traffic, deployment.adapters, question.seed), described
 
 
-def _check_drawn(question: Serve, demand: Demand, *, has_adapters: bool) -> None:
+def _check_drawn(question: Serve, demand: Demand) -> None:
     """Raise BadValue for options of requests that are drawn where these are not."""
-    from ..serving.routers import RANDOM
-
     given = set(question.given())
     if demand.trace is not None and given & {"input_tokens", "output_tokens"}:
         raise BadValue("`--requests` has lengths of its own: leave `--input-tokens` and `--output-tokens` out")
-    draws_more = has_adapters or question.router == RANDOM
-    if demand.trace is not None and "seed" in given and not draws_more:
-        raise BadValue("`--seed` is for requests that are drawn: leave it out, as `--requests` has them")
     is_at_once = demand.rate_per_s is not None and math.isinf(demand.rate_per_s)
     if "arrivals" in given and (demand.trace is not None or demand.concurrency is not None or is_at_once):
         raise BadValue(

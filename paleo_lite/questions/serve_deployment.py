@@ -44,7 +44,6 @@ class Resolved(NamedTuple):
     weights: str | None
     replicas: int
     router: str
-    seed: int  # of a router that draws replicas
     tiers: Mapping[str, float]
     elasticity: Elasticity | None
     adapters: Adapters | None
@@ -64,7 +63,6 @@ class Resolved(NamedTuple):
         return msgspec.structs.replace(
             deployment,
             router=self.router,
-            seed=self.seed,
             stores=stores,
             elasticity=self.elasticity,
             adapters=self.adapters,
@@ -107,7 +105,7 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
         raise BadValue("`--advise` ranks replicas alone: leave adapters=N of `--engine-settings` out")
     admission = _admission(question)
     return Resolved(
-        deployments, devices, division, weights, replicas, question.router, question.seed, tiers, elasticity, adapters,
+        deployments, devices, division, weights, replicas, question.router, tiers, elasticity, adapters,
         admission,
     )  # fmt: skip
 
@@ -318,6 +316,7 @@ def _deployments(
         options=SimulationOptions(
             options.prefix_hit_rate,
             make_speculation(length, speculation.get("acceptance", 0.0), heads_of(speculation.get("draft"))),
+            seed=question.seed,
         ),
         link=question.link,
         topology=topology,

@@ -213,7 +213,7 @@ class Serve(
     )  # fmt: skip
     seed: int = option(
         0, group=TRAFFIC_GROUP, type=click.INT, metavar="N",
-        help="Seed of arrivals, lengths and random routers. [default: 0]",
+        help="Seed of all that is left to chance: arrivals, lengths, routers, delays, failures. [default: 0]",
     )  # fmt: skip
     engine: Several[str] = option(
         "vllm", group=ENGINE_GROUP, is_common=True, metavar="NAME",

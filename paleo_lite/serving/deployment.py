@@ -90,7 +90,6 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     # where every replica does both.
     prefill: Deployment | None = None
     router: str = ROUND_ROBIN  # how replicas share the requests, one of `paleo_lite.serving.routers.ROUTERS`
-    seed: int = 0  # of a router that draws replicas
     stores: tuple[CacheStore, ...] = ()  # tiers of the prefix cache below the memory of the devices
     # Tokens of a request, with its answer, that its servers are started for; None for the positions of the network.
     longest_request: int | None = None
@@ -475,9 +474,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         if deployment.stores:
             token_bytes = self.room.sequence_bytes / self.room.sequence_tokens * deployment.on_device.devices
             tiers = CacheTiers(token_bytes, deployment.stores)
-        return ServerPool(
-            deployment.replicas, tables, self.room, engine, options, deployment.router, tiers, deployment.seed
-        )
+        return ServerPool(deployment.replicas, tables, self.room, engine, options, deployment.router, tiers)
 
     @property
     def transfer(self) -> Transfer:

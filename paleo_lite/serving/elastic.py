@@ -127,7 +127,7 @@ class ElasticFleet(Fleet):
         self.restarted = self.planned = 0
         self.visited[0, :] = -1  # where no request is yet
         self.recommended: deque[tuple[float, int]] = deque()
-        self.failure_generator = np.random.default_rng(0)
+        self.failure_generator = np.random.default_rng(self.members[0].options.seed)
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         if elasticity.failures.at_s is not None:
             self._plan(elasticity.failures.at_s, self._fail_one)

@@ -73,7 +73,7 @@ class Fleet:
         self.repeats_after = traffic.repeats_after
         self.started = min(max(users, traffic.clients or 0), len(self.starts))
         self.ready = self.starts[users : self.started]
-        self.generator = np.random.default_rng(0)
+        self.generator = np.random.default_rng(stages[-1].replicas[0].options.seed)
         # Requests that wait for a place in each replica of the last stage, and whether each request has one.
         self.without_place: list[deque[int]] = [deque() for _ in stages[-1].replicas]
         self.has_place = [not self.keeps_places] * count

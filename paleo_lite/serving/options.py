@@ -108,6 +108,7 @@ class SimulationOptions(msgspec.Struct, frozen=True):
     # Requests that wait at most, and the seconds after which one of them is given up; None for no limit.
     most_queued: int | None = None
     waiting_timeout_s: float | None = None
+    seed: int = 0  # of what is left to chance: delays, ranks, routers, users who go on, replicas that fail
     records_steps: bool = False  # whether what replicas do is kept, for a timeline
 
     def __post_init__(self) -> None:

@@ -65,14 +65,13 @@ class ServerPool(NamedTuple):
     options: SimulationOptions
     router: str = ROUND_ROBIN  # one of `ROUTERS`
     tiers: CacheTiers | None = None  # what is below the memory of the devices
-    seed: int = 0  # of a router that draws replicas
 
     def make_stage(self, traffic: Traffic, number: int = 0) -> Stage:
         """Return the replicas before any request reaches them, and their router; stages have numbers from 0."""
         make = self.maker(traffic)
         replicas = [make() for _ in range(self.replicas)]
         keeps_places = self.options.prompts_are_cached and self.engine.keeps_decode_place
-        router = ROUTERS[self.router].make(traffic, router_generator(self.seed, number))
+        router = ROUTERS[self.router].make(traffic, router_generator(self.options.seed, number))
         return Stage(replicas, router, keeps_places)
 
     def maker(self, traffic: Traffic) -> Callable[[], Replica]:
@@ -237,7 +236,7 @@ def run_admitted(traffic: Traffic, pool: ServerPool, admission: Admission) -> Si
 
 def run_elastic(traffic: Traffic, pool: ServerPool, elasticity: Elasticity, start_s: float, devices: int) -> Simulated:
     """Simulate replicas of some devices that come and go, each of which starts in some seconds."""
-    router = ROUTERS[pool.router].make(traffic, router_generator(pool.seed))
+    router = ROUTERS[pool.router].make(traffic, router_generator(pool.options.seed))
     fleet = ElasticFleet(traffic, elasticity, make=pool.maker(traffic), router=router, start_s=start_s, devices=devices)
     fleet.run()
     return Simulated(_outcomes_of(traffic, fleet, fleet.members), [], fleet.ended_lives(), fleet.restarted)

@@ -93,7 +93,7 @@ def _flood(prepared: PreparedDeployment, traffic: Traffic, running: int) -> Traf
     outputs = traffic.output_tokens[index]
     if prepared.prefill is None:  # from a pool of prompts they come one after the other
         first = running * prepared.deployment.replicas
-        outputs[:first] = in_progress(outputs[:first])
+        outputs[:first] = in_progress(outputs[:first], prepared.deployment.options.seed)
     adapters = None if traffic.adapters is None else traffic.adapters[index]
     return Traffic(np.zeros(len(index)), traffic.input_tokens[index], outputs, adapters=adapters)
 
@@ -148,13 +148,13 @@ def _count_running(prepared: PreparedDeployment, traffic: Traffic) -> int:
     return max(min(engine.max_sequences, int(prepared.room.tokens / held)), 1)
 
 
-def in_progress(output_tokens: Ints) -> Ints:
+def in_progress(output_tokens: Ints, seed: int = 0) -> Ints:
     """Return what is left of answers in progress at any time: a share of each that is left to chance.
 
     Answers that end one by one, as evenly as possible, would be another server: some end in one iteration, and what
     follows them is computed together.
     """
-    shares = np.random.default_rng(0).uniform(size=len(output_tokens))
+    shares = np.random.default_rng(seed).uniform(size=len(output_tokens))
     remaining: Ints = np.maximum(np.rint(output_tokens * shares), 1).astype(np.int64)
     return remaining
 
@@ -210,7 +210,7 @@ def _find_users(prepared: PreparedDeployment, traffic: Traffic) -> tuple[int, Ra
 
 def _rates_of_users(prepared: PreparedDeployment, traffic: Traffic, users: int, level: str = "expected") -> Rates:
     """Return requests and output tokens per second of users of a closed loop, once caches are warm."""
-    closed = _closed_loop(traffic, users)
+    closed = _closed_loop(traffic, users, prepared.deployment.options.seed)
     if traffic.follows is None:  # a place stays empty for no longer than in a flood
         prepared = _in_turn(prepared)
         first, last = _whole_rounds(len(closed), users)
@@ -229,14 +229,14 @@ def _whole_rounds(requests: int, users: int) -> tuple[int, int]:
     return last - rounds * users, last
 
 
-def _closed_loop(traffic: Traffic, users: int) -> Traffic:
+def _closed_loop(traffic: Traffic, users: int, seed: int) -> Traffic:
     """Return the requests as users of a closed loop send them, who do not all begin at the same time."""
     if traffic.follows is not None:
         copies = -(-REQUESTS_OF_USER * users // len(traffic))
-        return _begin_anywhere(_repeat_sessions(traffic, copies), users)
+        return _begin_anywhere(_repeat_sessions(traffic, copies), users, seed)
     repeated = _repeat_prompts(traffic, copies=-(-ROUNDS_OF_USERS * users // len(traffic.counted)))
     outputs = repeated.output_tokens.copy()
-    outputs[:users] = in_progress(outputs[:users])
+    outputs[:users] = in_progress(outputs[:users], seed)
     return msgspec.structs.replace(repeated, output_tokens=outputs, concurrency=users)
 
 
@@ -319,13 +319,13 @@ def _blocks_of_several(texts: Mapping[int, Sequence[int]], sessions: Sequence[in
     return shared
 
 
-def _begin_anywhere(traffic: Traffic, users: int) -> Traffic:
+def _begin_anywhere(traffic: Traffic, users: int, seed: int = 0) -> Traffic:
     """Return the requests of users of whom the first are anywhere in their sessions, as they are later on."""
     assert traffic.follows is not None and traffic.wait_s is not None and traffic.sessions is not None
     starts = np.flatnonzero(traffic.follows < 0)
     lengths = np.diff(np.append(starts, len(traffic)))
     skipped = np.zeros(len(starts), dtype=np.int64)
-    skipped[:users] = np.random.default_rng(0).integers(lengths[:users])
+    skipped[:users] = np.random.default_rng(seed).integers(lengths[:users])
     place = np.arange(len(traffic)) - np.repeat(starts, lengths)  # of a request in its session
     is_kept = place >= np.repeat(skipped, lengths)
     kept_requests = np.flatnonzero(is_kept)

@@ -60,7 +60,7 @@ class TimedEngine(NamedTuple):
         ranks = self.times.attention_data
         if ranks == 1 or not self.options.draws_ranks or not self.engine.chunked_prefill:
             return []
-        drawn: list[int] = np.random.default_rng(0).integers(ranks, size=requests).tolist()
+        drawn: list[int] = np.random.default_rng(self.options.seed).integers(ranks, size=requests).tolist()
         return drawn
 
     def time_decoding(self) -> Callable[[int, float], float] | None:

@@ -164,7 +164,7 @@ def _steady_traffic(demand: Demand, users: int, deployment: Deployment) -> Traff
     )
     output_tokens = traffic.output_tokens
     if is_sustained:
-        output_tokens = np.concatenate([in_progress(output_tokens[:users]), output_tokens[users:]])
+        output_tokens = np.concatenate([in_progress(output_tokens[:users], demand.seed), output_tokens[users:]])
     # Only the first round sends all prompts at once.
     left_out = np.arange(len(traffic)) < users
     return msgspec.structs.replace(traffic, output_tokens=output_tokens, left_out=left_out)

@@ -56,7 +56,7 @@ def _draw_delays(traffic: Traffic, engine: Server, options: SimulationOptions) -
     count = len(traffic)
     if options.prompts_are_cached:
         return [0.0] * count, [engine.handover.iterations] * count
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(options.seed)
     delay_s = generator.exponential(engine.request_overhead_s, count)
     iterations = np.zeros(count)
     if traffic.concurrency is not None:

@@ -92,7 +92,6 @@ def test_a_value_of_another_type_is_refused_in_a_sentence(more, sentence) -> Non
     ("more", "sentence"),
     [
         ({"requests": "trace.csv", "input_tokens": 2048}, "`--requests` has lengths of its own"),
-        ({"requests": "trace.csv", "seed": 3}, "`--seed` is for requests that are drawn"),
         ({"requests": "trace.csv", "arrivals": "fixed"}, "`--arrivals` is for a finite `--rate`"),
         ({"concurrency": 4, "arrivals": "fixed"}, "`--arrivals` is for a finite `--rate`"),
         ({"rate": "inf", "arrivals": "fixed"}, "`--arrivals` is for a finite `--rate`"),

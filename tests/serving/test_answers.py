@@ -97,6 +97,33 @@ def test_json_and_csv_of_the_command(serving: Serving) -> None:
     assert table.startswith("figure,value,low,high\nttft_s_mean,")
 
 
+def test_objectives_in_seconds_by_name() -> None:
+    """In Python a dict says what the words of the command line do: 0.5 is 500 ms."""
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "num_requests": 64}
+    named, said = (
+        pl.serve("qwen3-8b", slo=slo, **asked).slo
+        for slo in ({"ttft": 0.5, "tpot.p99": "50ms"}, "ttft=500ms,tpot.p99=50ms")
+    )
+    assert named == said
+    for slo, message in (
+        ({}, "has no limit"),
+        ({"ttft": None}, "takes seconds, or times such as 500ms"),
+        ({"ttft": -1}, "times > 0"),
+        ({"tbt": 1.0}, "limits of ttft, tpot, latency"),
+    ):
+        with pytest.raises(BadValue, match=message):
+            pl.serve("qwen3-8b", slo=slo, **asked)
+
+
+@pytest.mark.parametrize("traffic", [{"rate": 4, "arrivals": "fixed"}, {"concurrency": 8}])
+def test_one_seed_moves_all_that_is_left_to_chance(traffic: dict[str, Any]) -> None:
+    """Lengths and times are fixed: delays of requests on their way to the scheduler are drawn, too."""
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "num_requests": 64, **traffic}
+    first, again, other = (pl.serve("qwen3-8b", seed=seed, **asked).latencies for seed in (1, 1, 2))
+    assert first == again != other
+    assert first["tpot_s"]["mean"].value == pytest.approx(other["tpot_s"]["mean"].value, rel=0.05)
+
+
 def test_objectives() -> None:
     assert parse_slo("ttft=500ms,tpot.p99=50 ms") == (Objective("ttft", "p90", 0.5), Objective("tpot", "p99", 0.05))
     for text in ("ttft", "ttft=0", "tbt=1s", "ttft.p42=1s"):

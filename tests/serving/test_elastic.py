@@ -128,6 +128,15 @@ def test_starts_are_within_their_factor_of_those_published() -> None:
     assert 233 / START_FACTOR < float(note.split()[4]) < 233 * START_FACTOR
 
 
+def test_the_seed_moves_the_failures_too() -> None:
+    """The requests are the same: other replicas fail at other times."""
+    requests, scaling = at_rate(8, 800), {"mtbf": "200s", "start": "5s"}
+    first, again, other = (
+        list(simulate(requests, tensor=2, replicas=4, scaling=scaling, seed=seed).lives) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
 def test_a_failure_after_the_last_request_gets_a_note() -> None:
     asked: dict[str, Any] = {"gpu": "l40s", "rate": 1, "num_requests": 20}
     late, early = (pl.serve(NETWORK, scaling=f"fail-at={time}", **asked).notes for time in ("1h", "5s"))

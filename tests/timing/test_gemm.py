@@ -235,6 +235,19 @@ def test_several_sizes_are_a_table_of_all_products() -> None:
     assert [row["m"] for row in document.tables[0].rows][-2:] == [16, 16]
 
 
+def test_a_product_has_a_time_and_a_table_says_where_its_times_are() -> None:
+    alone = pl.gemm(512, 64, 512, count=8, gpu="m40")
+    assert (alone.time_s, alone.interval) == (alone.rows()[0]["time_s"], tuple(alone.rows()[0]["interval"]))
+    for table, place in (
+        (pl.gemm([64, 128], 64, 512, gpu="m40"), "products"),
+        (pl.predict("resnet50", gpu=["t4", "l4"]), "answers"),
+        (pl.local("llama-3.1-8b", gpu=["rtx-4090", "rtx-3090"]), "rows"),
+    ):
+        assert not hasattr(table, "time_s") and getattr(table, place)[0].time_s > 0
+        with pytest.raises(AttributeError, match=rf"is a table of several answers, .*: \.{place}\[0\]\.time_s"):
+            _ = table.time_s
+
+
 def test_invalid_sizes_are_named() -> None:
     for sizes, message in (
         ((0, 8, 8), "`M` must be"),
