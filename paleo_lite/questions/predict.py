@@ -183,9 +183,16 @@ def _answer_one(question: Any) -> Prediction:
         execution=_execution(question),
         policy=None if _is_known_to_models(question.engine) else question.engine,
     )
-    if names_remedies:
-        return predict_pass(passes)
-    return _with_remedies_of_training(asked, passes)
+    if not names_remedies:
+        return _with_remedies_of_training(asked, passes)
+    prediction = predict_pass(passes)
+    fit = prediction.memory
+    if question.phase != "training" or fit is None or fit.fits:
+        return prediction
+    from .train import with_stated_attention
+
+    fit = msgspec.structs.replace(fit, remedies=with_stated_attention(asked, fit.remedies))
+    return msgspec.structs.replace(prediction, memory=fit)
 
 
 def _with_remedies_of_training(question: Any, passes: ResolvedQuestion) -> Prediction:

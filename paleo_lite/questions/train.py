@@ -369,7 +369,14 @@ def _as_training(question: Any) -> Train:
     """Return the question about a training step that a question of another kind is about, or stands beside."""
     given = {name: getattr(question, name) for name in question.given() if name in options_of(Train)}
     given["batch_size"] = question.batch_size  # whose default other kinds do not have
+    if _has_attention_of_its_own(question):
+        given["training_settings"] = settings_of(given.get("training_settings")) | {"attention": question.attention}
     return Train(question.network, **given)
+
+
+def _has_attention_of_its_own(question: Any) -> bool:
+    """Return whether a question states the implementation of attention by an option that `train` does not have."""
+    return "attention" in question.given() and "attention" not in options_of(Train)
 
 
 def remedies_in_training(question: Any, less_than_bytes: int) -> tuple[MemoryRemedy, ...]:
@@ -381,7 +388,26 @@ def remedies_in_training(question: Any, less_than_bytes: int) -> tuple[MemoryRem
         step: Any = _answer(_as_training(question), names_micro_batch=False)
     except PaleoError:
         return ()
-    return tuple(remedy for remedy in step.memory.remedies if remedy.total_bytes < less_than_bytes)
+    remedies = tuple(remedy for remedy in step.memory.remedies if remedy.total_bytes < less_than_bytes)
+    return with_stated_attention(question, remedies)
+
+
+def with_stated_attention(question: Any, remedies: tuple[MemoryRemedy, ...]) -> tuple[MemoryRemedy, ...]:
+    """Return remedies of which the options of `train` name the attention that a question of another kind states."""
+    if not _has_attention_of_its_own(question):
+        return remedies
+    stated = f"attention={question.attention}"
+    return tuple(msgspec.structs.replace(remedy, options=_with_setting(remedy.options, stated)) for remedy in remedies)
+
+
+_SETTINGS = "--training-settings"
+
+
+def _with_setting(options: str, setting: str) -> str:
+    """Return the options of a remedy with a setting of a training step beside those that they have."""
+    if _SETTINGS in options:
+        return options.replace(f"{_SETTINGS} ", f"{_SETTINGS} {setting},", 1)
+    return f"{options} {_SETTINGS} {setting}"
 
 
 def remedy_answers(question: Any) -> RemedyAnswers:

@@ -32,6 +32,8 @@ TOO_LARGE = {  # questions that do not fit, with the remedies that they have at 
     "predict resnet50 --gpu k80-die --precision fp64 --batch-size 64 --phase forward+backward": 6,
     "predict llama-3.2-3b --gpu rtx4090 --precision bf16 --batch-size 4 --phase forward+backward": 8,
     "predict llama-3.2-1b --gpu rtx4090 --precision bf16 --batch-size 16 --phase backward": 8,
+    "predict llama-3.2-1b --gpu rtx4090 --precision bf16 --batch-size 16 --phase backward --attention eager": 6,
+    "predict llama-3.2-1b --gpu rtx4090 --precision bf16 --batch-size 16 --phase training --attention eager": 6,
     "diffusion flux.1-dev --phase training --gpu a100-sxm-40gb": 8,
 }
 
@@ -61,10 +63,12 @@ CONTRADICTED = {"--accumulation": ("--micro-batch",)}
 def changed(words: list[str], remedy: list[str]) -> list[str]:
     """Return a question with the options of a remedy, in the place of those that they contradict."""
     command, network, *given = words
+    if "--phase" in given and command != "train" and "--attention" in given and not remedy:
+        remedy = ["--training-settings", f"attention={given[given.index('--attention') + 1]}"]
     names = {option[0] for option in options_of(remedy)}
     replaced = names.union(*(CONTRADICTED.get(name, ()) for name in names))
     if "--phase" in given and command != "train":
-        command, replaced = "train", replaced | {"--phase"}
+        command, replaced = "train", replaced | {"--phase", "--attention"}
     kept = [word for option in options_of(given) if option[0] not in replaced for word in option]
     return [command, network, *kept, *remedy]
 
