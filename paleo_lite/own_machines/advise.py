@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,7 @@ from ..gguf_types import DIFFERING_TOKENS
 from ..machines import Device
 from ..result import TableOfAnswers
 from .contents import Contents
-from .predict import LocalPrediction, predict_local, usable_bytes, whole_bytes
+from .predict import LocalPrediction, most_host_bytes, predict_local, usable_bytes, whole_bytes
 from .question import LocalQuestion
 
 BEST_NOTE = "the best format is the one with the most bits that is wholly on the device"
@@ -20,6 +20,9 @@ LOSS_NOTE = (
     "tokens differ: share for which Mistral 7B finds another token the most likely than in 16 bits (Artefact2, KL "
     "divergences of GGUF); larger networks lose less"
 )
+
+NAMED = 4
+"""Devices or formats that a note names."""
 
 OLDEST_YEAR = 2018
 """Year from which devices are compared unless some are given."""
@@ -52,28 +55,77 @@ def rank_formats(
 
     Raise BadValue if an option is not possible.
     """
-    rows, left_out = _predict_those_that_fit([(in_format, device, cpu) for in_format in formats], question)
+    rows, failures = _predict_those_that_fit([(in_format, device, cpu) for in_format in formats], question)
     rows.sort(key=_rank_of_format)
     best = rows[0].weights if rows[0].is_whole else None
     losses = (LOSS_NOTE,) if any(row.weights in DIFFERING_TOKENS for row in rows) else ()
-    notes = (BEST_NOTE, *losses, *rows[0].notes, *left_out)
+    hosts = _describe_hosts(rows, [row.weights for row in rows], [cpu])
+    notes = (BEST_NOTE, *losses, *rows[0].notes, *hosts, *_describe_left_out(failures))
     return LocalAdvice(rows[0].network, rows[0].context, "formats", tuple(rows), (best,) * len(rows), notes)
+
+
+class NotFitting(NamedTuple):
+    """A network in a format that does not fit on a device."""
+
+    contents: Contents
+    device: Device
+    needed_bytes: float  # for everything to be on the device
+    there_bytes: float  # that it may take there
+    error: DoesNotFit
+
+    def describe(self) -> str:
+        """Return format and device, with what is needed and what there is."""
+        sizes = f"{self.needed_bytes / 1e9:.1f} of {self.there_bytes / 1e9:.1f} GB"
+        return f"{self.contents.weights} on {self.device.name} ({sizes})"
 
 
 def _predict_those_that_fit(
     pairs: Sequence[tuple[Contents, Device, Device | None]], question: LocalQuestion
-) -> tuple[list[LocalPrediction], list[str]]:
-    """Return the predictions of what fits, and a note on the rest; raise DoesNotFit if nothing fits."""
-    rows, failures = [], []
+) -> tuple[list[LocalPrediction], list[NotFitting]]:
+    """Return the predictions of what fits, and the rest; raise DoesNotFit if nothing fits, with what is nearest."""
+    rows: list[LocalPrediction] = []
+    failures: list[NotFitting] = []
     for contents, device, cpu in pairs:
         try:
             rows.append(predict_local(contents, device, cpu, question))
         except DoesNotFit as error:
-            failures.append((f"{contents.weights} on {device.name}", error))
+            needed_bytes = whole_bytes(contents, question.context_of(contents))
+            there_bytes = usable_bytes(device, question.memory_bytes)
+            failures.append(NotFitting(contents, device, needed_bytes, there_bytes, error))
     if not rows:
-        raise failures[-1][1]
-    notes = [f"left out, as it does not fit: {', '.join(name for name, _ in failures)}"] if failures else []
-    return rows, notes
+        which = f"none of {len(failures)} fits, of which the nearest: " if len(failures) > 1 else ""
+        raise DoesNotFit(f"{which}{_nearest(failures).error}")
+    return rows, failures
+
+
+def _nearest(failures: Sequence[NotFitting]) -> NotFitting:
+    """Return what lacks the least memory."""
+    return min(failures, key=lambda failure: failure.needed_bytes - failure.there_bytes)
+
+
+def _describe_left_out(failures: Sequence[NotFitting]) -> list[str]:
+    """Return what does not fit, with the memory that it needs and has; of many the nearest."""
+    if not failures:
+        return []
+    if len(failures) <= NAMED:
+        return [f"left out, as it does not fit: {', '.join(failure.describe() for failure in failures)}"]
+    nearest = _nearest(failures).describe()
+    return [f"left out, as they do not fit: {len(failures)} devices or formats, the nearest of them {nearest}"]
+
+
+def _describe_hosts(rows: Sequence[LocalPrediction], names: Sequence[str], cpus: Iterable[Device | None]) -> list[str]:
+    """Return which rows leave more to the memory of the host than its processor usually takes."""
+    cpu = next((each for each in cpus if each is not None), None)
+    if cpu is None:
+        return []
+    crowded = [name for name, row in zip(names, rows, strict=True) if row.host_bytes > most_host_bytes(cpu)]
+    if not crowded:
+        return []
+    more = f" and {len(crowded) - NAMED} others" if len(crowded) > NAMED else ""
+    return [
+        f"the host must hold more than the {cpu.memory_bytes / 1e9:.0f} GB that {cpu.name} usually takes with "
+        f"{', '.join(crowded[:NAMED])}{more}: name a processor that takes more with `--cpu`"
+    ]
 
 
 def _rank_of_format(row: LocalPrediction) -> tuple[bool, float]:
@@ -94,7 +146,7 @@ def rank_devices(
     """
     if not devices:
         raise BadValue("`--advise` needs at least one device")
-    rows, left_out = _predict_those_that_fit([(contents, device, cpu) for device, cpu in devices], question)
+    rows, failures = _predict_those_that_fit([(contents, device, cpu) for device, cpu in devices], question)
     rows.sort(key=lambda row: (not row.is_whole, row.token_s))
     best = []
     for row in rows:
@@ -102,7 +154,8 @@ def rank_devices(
         best.append(next(fits, None))
     notes = (
         "each device in the same format; the best format is the one with the most bits that is wholly on it",
-        *left_out,
+        *_describe_hosts(rows, [row.device for row in rows], [cpu for _, cpu in devices]),
+        *_describe_left_out(failures),
     )
     return LocalAdvice(contents.name, rows[0].context, "devices", tuple(rows), tuple(best), notes)
 

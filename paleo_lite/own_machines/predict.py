@@ -15,6 +15,7 @@ from ..timing.activity import Activity
 from ..timing.answer import Answer
 from ..timing.energy import with_power_limit
 from ..timing.intervals import not_below
+from ..units import format_si
 from .causes import KIND, calibrated_constants, local_traits
 from .contents import MOST_CONTEXT, Contents
 from .energy import LocalEnergy, energy_of, prompt_under_limit, token_under_limit
@@ -219,8 +220,8 @@ def predict_local(
     placed = min(possible, key=lambda placement: sum(token_parts(placement)[1:]))
     cache_bytes = contents.cache_bytes(context)
     host_bytes = placed.host_weight_bytes + cache_bytes * (1 - placed.cache_share)
+    device_bytes = placed.weight_bytes + cache_bytes * placed.cache_share + buffer_bytes
     if host_bytes and shares_memory(device):
-        device_bytes = placed.weight_bytes + cache_bytes * placed.cache_share + buffer_bytes
         _check_shared_memory(contents, device, device_bytes + host_bytes, question)
     activity, device_s, host_s = token_parts(placed)
     seconds = device_s + host_s
@@ -229,12 +230,7 @@ def predict_local(
     token_low_s, token_high_s = interval_of(seconds, deviation)
     token_low_s = float(not_below(token_low_s, _token_traffic_s(contents, placed, device, cpu, context), seconds))
     notes += _notes_of_run(contents, engine, backend, activity, cpu if host_s else None)
-    needed = placed.weight_bytes + cache_bytes * placed.cache_share + buffer_bytes
-    if maps_host_memory(device) and needed > budget * USUAL_GRAPHICS_SHARE / MOST_GRAPHICS_SHARE:
-        notes.append(
-            "Linux lets the graphics use half of the memory by default: more needs another limit, `ttm.pages_limit` "
-            "of the kernel"
-        )
+    notes += _notes_on_memory(device, cpu, question.memory_bytes, device_bytes, host_bytes)
     if question.context is not None and prompt_tokens > max(context, UBATCH):
         notes.append(
             f"the prompt of {prompt_tokens:,} tokens is timed by itself: a context of {context:,} does not hold it"
@@ -343,6 +339,35 @@ def _notes_of_run(
     return notes
 
 
+def most_host_bytes(cpu: Device) -> float:
+    """Return the memory that a processor usually takes at most, which is sold in binary gigabytes."""
+    return cpu.memory_bytes / 1e9 * 2**30
+
+
+def _notes_on_memory(
+    device: Device, cpu: Device | None, stated_bytes: float | None, device_bytes: float, host_bytes: float
+) -> list[str]:
+    """Return where a question takes more memory than is on record of a device or its host, or is usual."""
+    notes = []
+    if (
+        maps_host_memory(device)
+        and device_bytes > (stated_bytes or device.memory_bytes) / 1e9 * 2**30 * USUAL_GRAPHICS_SHARE
+    ):
+        notes.append(
+            "Linux lets the graphics use half of the memory by default: more needs another limit, `ttm.pages_limit` "
+            "of the kernel"
+        )
+    if stated_bytes is not None and stated_bytes > device.memory_bytes:
+        stated, on_record = (format_si(size, "B", 3) for size in (stated_bytes, device.memory_bytes))
+        notes.append(f"`--device-memory` states {stated}: {device.name} has {on_record} on record")
+    if cpu is not None and host_bytes > most_host_bytes(cpu):
+        notes.append(
+            f"the host must hold {format_si(host_bytes, 'B', 3)}, and {cpu.name} usually takes at most "
+            f"{format_si(cpu.memory_bytes, 'B', 3)}: name a processor that takes more with `--cpu`, or narrower weights"
+        )
+    return notes
+
+
 def _possible_placements(
     contents: Contents,
     device: Device,
@@ -370,10 +395,19 @@ def _possible_placements(
     if not possible:
         blocks = gpu_layers or 0
         requested = place(contents, blocks, expert_blocks or 0, question.cpu_cache)
+        fitting = candidates(
+            contents,
+            budget_bytes - buffer_bytes,
+            context,
+            cpu_expert_blocks=expert_blocks,
+            cpu_cache=question.cpu_cache,
+        )
+        most = next((placed.blocks for placed in fitting), 0)
+        fewer = f"use `--gpu-layers {most}`, which fits," if most else "use"
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "
             f"{(needed_bytes(contents, requested, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
-            f"{budget_bytes / 1e9:.1f} GB: use fewer `--gpu-layers`, narrower weights or a shorter context"
+            f"{budget_bytes / 1e9:.1f} GB: {fewer} narrower weights or a shorter context"
         )
     if has_cpu:
         return possible

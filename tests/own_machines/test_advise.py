@@ -90,7 +90,37 @@ def test_a_mac_has_no_other_memory() -> None:
     assert not beside.is_whole and beside.memory_bytes + beside.host_bytes < 33.9e9
     advice = advise_local("llama-3.1-8b", ["apple-m4"], LocalQuestion(device_memory="16GB"))
     assert advice.rows[0].weights == "q8_0" and all(row.is_whole for row in advice.rows)
-    assert advice.notes[-1] == "left out, as it does not fit: f16 on Apple M4"
+    # 8.03e9 weights without the 0.53e9 of the table, 4096 tokens of 128 KiB and the logits of 512; two thirds of 16 GiB
+    assert advice.notes[-1] == "left out, as it does not fit: f16 on Apple M4 (15.8 of 11.5 GB)"
+
+
+def test_a_ranking_says_what_comes_nearest_where_much_is_left_out() -> None:
+    """243 GB of 405e9 weights in q4_k_m are more than any Mac has; three quarters of 192 GiB are the nearest."""
+    notes = advise_local("llama-3.1-405b").notes
+    (left_out,) = (note for note in notes if note.startswith("left out"))
+    assert "the nearest of them q4_k_m on Apple M2 Ultra (244.3 of 154.6 GB)" in left_out
+    with pytest.raises(DoesNotFit, match=r"none of 10 fits, .* nearest: llama-3\.1-405b in iq2_xxs needs 109"):
+        advise_local("llama-3.1-405b", ["m4-max"])
+
+
+def test_a_host_has_no_more_memory_than_its_processor_takes() -> None:
+    """A Ryzen 9 7950X usually takes 128 GB at most (its record), a Threadripper PRO 7995WX 2 TB."""
+    usual, larger = (
+        predict_local("llama-3.1-405b", "rtx4090", LocalQuestion(cpu=cpu)) for cpu in (None, "threadripper-pro-7995wx")
+    )
+    said = "and Ryzen 9 7950X usually takes at most 128 GB: name a processor that takes more with `--cpu`"
+    assert usual.host_bytes > 200e9 and any(said in note for note in usual.notes)
+    assert not any("the host must hold" in note for note in larger.notes)
+    notes = advise_local("llama-3.1-405b", ["rtx4090"]).notes
+    (note,) = (note for note in notes if "more than the 128 GB" in note)
+    assert "q3_k_m" in note and "iq2_xxs" not in note
+
+
+def test_a_memory_above_the_one_on_record_is_said() -> None:
+    found = predict_local("llama-3.1-8b", "rtx4090", LocalQuestion(device_memory="2TB"))
+    assert any("`--device-memory` states 2 TB: GeForce RTX 4090 has 24 GB on record" in note for note in found.notes)
+    less = predict_local("llama-3.1-8b", "apple-m4", LocalQuestion(device_memory="16GB"))
+    assert not any("on record" in note for note in less.notes)
 
 
 def test_cost_is_energy_times_price() -> None:

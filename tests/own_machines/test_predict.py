@@ -111,7 +111,7 @@ def test_the_largest_context_fits() -> None:
     found = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=8192))
     again = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context, gpu_layers=32))
     assert again.cpu is None
-    with pytest.raises(DoesNotFit, match="use fewer `--gpu-layers`"):
+    with pytest.raises(DoesNotFit, match=r"use `--gpu-layers 31`, which fits, narrower weights or a shorter context"):
         predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context + 1024, gpu_layers=32))
 
 
