@@ -23,6 +23,7 @@ from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.rollouts import Rollouts
 from ..reinforcement.trainer import TrainerTimes
 from ..serving.deployment import Deployment
+from ..serving.placement import TENSOR_DEGREES
 from ..timing.memory import usable_bytes
 from .reinforcement import (
     Predicted,
@@ -206,7 +207,7 @@ def _engines(
     question: Rl, devices: Devices, lengths: Ints, counts: list[int], steps_off: int, constants: RlConstants
 ) -> Iterator[Generated]:
     """Yield the engines into which the network and a cache fit."""
-    for tensor in (1, 2, 4, 8):
+    for tensor in TENSOR_DEGREES:
         if tensor > devices.topology.devices_per_node:
             continue
         for count in dict.fromkeys(counts):

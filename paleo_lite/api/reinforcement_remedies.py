@@ -19,6 +19,7 @@ from ..reinforcement.answer import RlAnswer
 from ..reinforcement.constants import rl_constants
 from ..reinforcement.rollouts import Rollouts
 from ..serving.deployment import Deployment
+from ..serving.placement import doubled_degrees
 from ..timing.memory import usable_bytes
 from ..units import format_si
 from .reinforcement import (
@@ -39,9 +40,6 @@ from .reinforcement_devices import Devices, find_devices
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
     from ..reinforcement.lengths import Ints
-
-MOST_TENSOR = 16
-"""Largest tensor parallelism of engines that is tried."""
 
 COMPARED = 4
 """Divisions of the trainer with which a step fits, of which the fastest is named; fewest devices per replica first."""
@@ -209,10 +207,10 @@ def _nearby_engines(question: Rl, devices: Devices, lengths: Ints, staying: list
         yield Engines(question, None, None)
         return
     sufficient = []
-    tensor = question.rollout_tensor
-    while tensor <= max(MOST_TENSOR, question.rollout_tensor) and devices.rollouts % tensor == 0:
+    for tensor in doubled_degrees(question.rollout_tensor):
+        if devices.rollouts % tensor:
+            break
         larger = replace(question, rollout_tensor=tensor)
-        tensor *= 2
         try:
             engines = _make_engines(larger, devices, lengths)
         except NoRolloutRoom as error:

@@ -40,7 +40,7 @@ from ..serving.candidates import (
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
-from ..serving.placement import Division
+from ..serving.placement import TENSOR_DEGREES, Division
 from ..serving.price_basis import choose_listings, describe_mixed, whole_instances_notes
 from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Demand, Traffic
@@ -48,9 +48,6 @@ from ..serving.saturation import saturate_levels
 from ..serving.slo import Missed, Objective, find_missed, missed_in
 from ..serving.wide import WIDE_DEGREES
 from .deployments import Deployments
-
-TENSOR_DEGREES = (1, 2, 4, 8)
-"""Tensor-parallel degrees that are tried."""
 
 PIPELINE_DEGREES = (2, 4)
 """Pipeline degrees that are tried, at the largest tensor degree, on a device on which nothing else fits."""

@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,25 +136,22 @@ def _naming_what_fits(
         raise DoesNotFit(f"{error}{larger}") from None
 
 
-MOST_TENSOR = 16
-"""Largest tensor parallelism that a refusal looks for: heads of keys and values are seldom more."""
-
-
 def _smallest_tensor(
     question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
 ) -> int | None:
     """Return the smallest tensor parallelism with which a replica holds a request; None if there is none."""
     if question.prefill_pool is not None or question.workers is not None:
         return None  # pools state theirs in their settings, and workers are divided among replicas
-    tensor, longest_tokens = 2 * deployment.on_device.tensor, (traffic.input_tokens + traffic.output_tokens).max()
-    while tensor <= MOST_TENSOR:
+    from ..serving.placement import doubled_degrees
+
+    longest_tokens = (traffic.input_tokens + traffic.output_tokens).max()
+    for tensor in islice(doubled_degrees(deployment.on_device.tensor), 1, None):
         try:
             room = make_deployment(dataclasses.replace(question, tensor=tensor), listings).measure_room(traffic)
         except PaleoError:  # it does not fit so either, or cannot be divided so
             room = None
         if room is not None and room.tokens >= longest_tokens:
             return tensor
-        tensor *= 2
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +29,20 @@ from .pipeline import PipelineStages, stage_numbers
 if TYPE_CHECKING:
     from ..engines.constants import EngineConstants
     from ..own_machines.batches import LocalModel
+
+
+TENSOR_DEGREES = (1, 2, 4, 8)
+"""Tensor-parallel degrees that advice compares."""
+
+MOST_TENSOR = 16
+"""Largest tensor parallelism that a remedy names: heads of keys and values are seldom more."""
+
+
+def doubled_degrees(tensor: int) -> Iterator[int]:
+    """Yield a tensor-parallel degree, and larger ones up to `MOST_TENSOR`, each twice the one before."""
+    yield tensor
+    while (tensor := 2 * tensor) <= MOST_TENSOR:
+        yield tensor
 
 
 class Division(NamedTuple):
