@@ -61,7 +61,7 @@ def _pairs(kernel: AttentionKernel, load: Load) -> Any:
 def moved_bytes(step: EngineStep, kernel: Kernel, load: Load) -> float:
     """Return the bytes that one launch of a kernel reads and writes in a device's memory; exchanges move none there."""
     if isinstance(kernel, ProductKernel):
-        moved, quantised = product_bytes(**step.product_sizes(kernel, load))
+        moved, quantised = product_bytes(step.product_sizes(kernel, load))
         return float((moved + quantised) * (rows_of(kernel, load) > 0))
     if isinstance(kernel, ExpertsKernel):
         tokens = float(load.all_tokens)
@@ -96,9 +96,9 @@ def least_s(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> A
         elif isinstance(kernel, ProductKernel):
             sizes = step.product_sizes(kernel, load)
             if load.has_prompts:
-                read_bytes = kernel.groups * kernel.n * kernel.k * sizes["weight_bytes"]
+                read_bytes = kernel.groups * kernel.n * kernel.k * sizes.weight_bytes
             else:
-                read_bytes, _ = product_bytes(**sizes)
+                read_bytes, _ = product_bytes(sizes)
             total_s = total_s + counted.count * read_bytes / per_s * (rows_of(kernel, load) > 0)
         elif isinstance(kernel, AttentionKernel) and kernel.rows == "decoding":
             one_head = decode_attention_bytes(decoded_keys(kernel, load), step.attention_sizes(kernel))

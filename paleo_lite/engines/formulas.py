@@ -41,6 +41,18 @@ class KernelRates(NamedTuple):
     clock_hz: Any
 
 
+class MatrixSizes(NamedTuple):
+    """Sizes of a product of `m` rows with a matrix of `n` columns and `k` rows."""
+
+    m: Any
+    n: Any
+    k: Any
+    weight_bytes: Any  # per number of the matrix
+    operand_bytes: Any  # per number of the left operand
+    groups: Any = 1  # products of this size in one launch
+    is_quantised: bool = False  # whether the left operand is in its narrow format already
+
+
 class ExpertSizes(NamedTuple):
     """Sizes of a layer of experts on one device."""
 
@@ -75,7 +87,7 @@ class KernelClass(msgspec.Struct, frozen=True):
     # Standard deviations of their logarithms around the typical values, before any measurement.
     deviation: tuple[float, ...]
     # Record that the formula takes as ``sizes``, besides shapes and rates; None if it takes all of them one by one.
-    sizes: type[ExpertSizes] | type[AttentionSizes] | None = None
+    sizes: type[MatrixSizes] | type[ExpertSizes] | type[AttentionSizes] | None = None
 
 
 def combine(compute_s: Any, memory_s: Any, sharpness: Any) -> Any:
@@ -86,19 +98,8 @@ def combine(compute_s: Any, memory_s: Any, sharpness: Any) -> Any:
     return larger * (1 + ratio**exponent) ** (1 / exponent)
 
 
-def product_s(
-    theta: Any,
-    rates: KernelRates,
-    *,
-    m: Any,
-    n: Any,
-    k: Any,
-    weight_bytes: Any,  # per number of the matrix
-    operand_bytes: Any,  # per number of the left operand
-    groups: Any = 1,  # products of this size in one launch
-    is_quantised: bool = False,  # whether the left operand is in its narrow format already
-) -> Any:
-    """Return the time of a product of `m` rows with a matrix of `n` columns and `k` rows.
+def product_s(theta: Any, rates: KernelRates, *, sizes: MatrixSizes) -> Any:
+    """Return the time of a product.
 
     ``compute = 2 (k + half depth) * (m n / (peak * efficiency) + tile / tile rate)``, with a tile of at most 128 rows
     and columns: a short inner loop is mostly prologue. Operands that are narrower than 16 bits are quantised first,
@@ -109,19 +110,19 @@ def product_s(
     sharpness, and traffic of the quantisation relative to one read and one write.
     """
     efficiency, share, floor_cycles, tile_rate, half_depth, sharpness, quantisation = np.exp(theta)
-    rows = np.maximum(m, FEWEST_ROWS)
-    tile = np.minimum(rows, TILE) * np.minimum(n, TILE)
-    compute_s = 2.0 * (k + half_depth) * (groups * rows * n / (rates.peak_per_s * efficiency) + tile / tile_rate)
-    moved_bytes, quantised_bytes = product_bytes(m, n, k, weight_bytes, operand_bytes, groups, is_quantised)
+    rows = np.maximum(sizes.m, FEWEST_ROWS)
+    tile = np.minimum(rows, TILE) * np.minimum(sizes.n, TILE)
+    depth_s = sizes.groups * rows * sizes.n / (rates.peak_per_s * efficiency) + tile / tile_rate
+    compute_s = 2.0 * (sizes.k + half_depth) * depth_s
+    moved_bytes, quantised_bytes = product_bytes(sizes)
     memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
     quantisation_s = quantisation * quantised_bytes / rates.bandwidth_bytes_per_s
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness) + quantisation_s
 
 
-def product_bytes(
-    m: Any, n: Any, k: Any, weight_bytes: Any, operand_bytes: Any, groups: Any = 1, is_quantised: bool = False
-) -> tuple[Any, Any]:
+def product_bytes(sizes: MatrixSizes) -> tuple[Any, Any]:
     """Return the bytes that a product moves, and those of the quantisation of its left operand."""
+    m, n, k, weight_bytes, operand_bytes, groups, is_quantised = sizes
     moved_bytes = groups * (n * k * weight_bytes + m * k * operand_bytes + RESULT_BYTES * m * n)
     quantises = (operand_bytes < RESULT_BYTES) & (not is_quantised)
     quantised_bytes = np.where(quantises, m * k * groups * (RESULT_BYTES + operand_bytes), 0.0)
@@ -318,6 +319,7 @@ PRODUCTS = KernelClass(
     },
     (0.7, 0.8, 8e3, 2.5e13, 100.0, 1.5, 1.0),
     (0.4, 0.3, 1.2, 1.6, 1.6, 0.8, 1.6),
+    sizes=MatrixSizes,
 )
 
 EXPERTS = KernelClass(

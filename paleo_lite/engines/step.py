@@ -26,6 +26,7 @@ from .formulas import (
     AttentionSizes,
     ExpertSizes,
     KernelRates,
+    MatrixSizes,
     all_reduce_s,
     decode_attention_s,
     expert_exchange_s,
@@ -318,15 +319,14 @@ class EngineStep:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         rates, _, _ = self._rates(form)
-        return product_s(theta, rates, **self.product_sizes(kernel, load)) * (rows_of(kernel, load) > 0)
+        return product_s(theta, rates, sizes=self.product_sizes(kernel, load)) * (rows_of(kernel, load) > 0)
 
-    def product_sizes(self, kernel: ProductKernel, load: Load) -> dict[str, Any]:
+    def product_sizes(self, kernel: ProductKernel, load: Load) -> MatrixSizes:
         """Return the sizes of a product, of at least one row."""
         _, weight_bytes, operand_bytes = self._rates(self.formats.of_product(kernel))
         rows = np.maximum(rows_of(kernel, load), 1.0)
-        sizes = {"m": rows, "n": kernel.n, "k": kernel.k, "groups": kernel.groups}
         is_quantised = self.formats.has_quantised_operand(kernel)
-        return {**sizes, "weight_bytes": weight_bytes, "operand_bytes": operand_bytes, "is_quantised": is_quantised}
+        return MatrixSizes(rows, kernel.n, kernel.k, weight_bytes, operand_bytes, kernel.groups, is_quantised)
 
     def _experts_s(self, kernel: ExpertsKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)

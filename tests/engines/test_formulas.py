@@ -15,6 +15,7 @@ from paleo_lite.engines.formulas import (
     AttentionSizes,
     ExpertSizes,
     KernelRates,
+    MatrixSizes,
     all_reduce_s,
     combine,
     decode_attention_s,
@@ -69,47 +70,47 @@ def test_a_combined_time_is_between_the_longer_one_and_the_sum(compute_s, memory
 
 def test_a_product_at_full_efficiency_takes_flops_over_peak() -> None:
     theta = logs(1, 1, NOTHING, UNLIMITED, NOTHING, 50, NOTHING)
-    seconds = product_s(theta, RATES, m=8192, n=8192, k=8192, weight_bytes=2, operand_bytes=2)
+    seconds = product_s(theta, RATES, sizes=MatrixSizes(m=8192, n=8192, k=8192, weight_bytes=2, operand_bytes=2))
     assert seconds == pytest.approx(2 * 8192**3 / 1e15, rel=1e-6)  # 1.1 ms; its 403 MB take 0.4 ms
 
 
 def test_a_product_with_one_row_reads_its_matrix() -> None:
     """Sixteen rows are multiplied, but 4096 x 4096 weights of a byte, a row of k and one of n rule; 3000 cycles."""
     theta = logs(1, 0.5, 3000, UNLIMITED, NOTHING, 50, NOTHING)
-    seconds = product_s(theta, RATES, m=1, n=4096, k=4096, weight_bytes=1, operand_bytes=2)
+    seconds = product_s(theta, RATES, sizes=MatrixSizes(m=1, n=4096, k=4096, weight_bytes=1, operand_bytes=2))
     assert seconds == pytest.approx(3e-6 + (4096 * 4096 + 2 * 4096 + 2 * 4096) / 0.5e12, rel=1e-6)
 
 
 def test_nothing_divides_a_tile() -> None:
     """128 x 1280 results are 10 tiles at the peak of 1e15; one of them alone runs at 1e14, and takes as long again."""
     theta = logs(1, 1e9, NOTHING, 1e14, NOTHING, 50, NOTHING)
-    seconds = product_s(theta, RATES, m=128, n=1280, k=1024, weight_bytes=2, operand_bytes=2)
+    seconds = product_s(theta, RATES, sizes=MatrixSizes(m=128, n=1280, k=1024, weight_bytes=2, operand_bytes=2))
     assert seconds == pytest.approx(2 * (2 * 128 * 1280 * 1024) / 1e15, rel=1e-6)
 
 
 def test_a_product_as_deep_as_the_half_depth_takes_twice_as_long() -> None:
     theta = logs(1, 1e9, NOTHING, UNLIMITED, 256, 50, NOTHING)
-    seconds = product_s(theta, RATES, m=128, n=128, k=256, weight_bytes=2, operand_bytes=2)
+    seconds = product_s(theta, RATES, sizes=MatrixSizes(m=128, n=128, k=256, weight_bytes=2, operand_bytes=2))
     assert seconds == pytest.approx(2 * (2 * 128 * 128 * 256) / 1e15, rel=1e-6)
 
 
 def test_narrow_operands_are_quantised_first() -> None:
     """It reads 2 bytes of each number of the left operand and writes 1; operands of 16 bits are not quantised."""
-    shape = {"m": 1024, "n": 128, "k": 512, "weight_bytes": 1}
+    narrow = MatrixSizes(m=1024, n=128, k=512, weight_bytes=1, operand_bytes=1)
     with_it, without = (logs(1, 1, NOTHING, UNLIMITED, NOTHING, 1, traffic) for traffic in (1, NOTHING))
-    added_s = product_s(with_it, RATES, operand_bytes=1, **shape) - product_s(without, RATES, operand_bytes=1, **shape)
+    added_s = product_s(with_it, RATES, sizes=narrow) - product_s(without, RATES, sizes=narrow)
     assert added_s == pytest.approx(1024 * 512 * 3 / 1e12, rel=1e-6)
-    quantised_s = product_s(with_it, RATES, operand_bytes=1, is_quantised=True, **shape)
-    assert quantised_s == pytest.approx(product_s(without, RATES, operand_bytes=1, **shape), rel=1e-9)
-    wide = {"operand_bytes": 2, **shape}
-    assert product_s(with_it, RATES, **wide) == pytest.approx(product_s(without, RATES, **wide), rel=1e-9)
+    quantised_s = product_s(with_it, RATES, sizes=narrow._replace(is_quantised=True))
+    assert quantised_s == pytest.approx(product_s(without, RATES, sizes=narrow), rel=1e-9)
+    wide = narrow._replace(operand_bytes=2)
+    assert product_s(with_it, RATES, sizes=wide) == pytest.approx(product_s(without, RATES, sizes=wide), rel=1e-9)
 
 
 def test_groups_are_products_side_by_side() -> None:
     """As latent attention multiplies 128 heads: 128 times the FLOPs and the bytes of one."""
     theta = logs(1, 1, NOTHING, UNLIMITED, NOTHING, NOTHING, NOTHING)
-    shape = {"m": 256, "n": 512, "k": 128, "weight_bytes": 2, "operand_bytes": 2}
-    one_s, all_s = product_s(theta, RATES, **shape), product_s(theta, RATES, groups=128, **shape)
+    one = MatrixSizes(m=256, n=512, k=128, weight_bytes=2, operand_bytes=2)
+    one_s, all_s = (product_s(theta, RATES, sizes=sizes) for sizes in (one, one._replace(groups=128)))
     assert all_s == pytest.approx(128 * one_s, rel=1e-6)
 
 
@@ -275,7 +276,12 @@ def grows(time_s, sizes: dict, name: str, added: int) -> None:
 )  # fmt: skip
 def test_a_product_never_takes_less_time_for_being_larger(theta, m, n, k, groups, widths, name, added) -> None:
     weight_bytes, operand_bytes = widths
-    time_s = partial(product_s, theta, RATES, weight_bytes=weight_bytes, operand_bytes=operand_bytes)
+
+    def time_s(**shape):
+        return product_s(
+            theta, RATES, sizes=MatrixSizes(weight_bytes=weight_bytes, operand_bytes=operand_bytes, **shape)
+        )
+
     grows(time_s, {"m": m, "n": n, "k": k, "groups": groups}, name, added)
 
 
@@ -344,7 +350,10 @@ def test_an_all_reduce_never_takes_less_time_for_more(theta, ranks, message_byte
 def test_formulas_of_arrays_are_those_of_numbers(share, size) -> None:
     theta = logs(share, share, 1000, 1e13, 100, 1.5, 1)
     sizes = np.array([1.0, float(size), 2.0 * size])
-    together = product_s(theta, RATES, m=sizes, n=4096, k=1024, weight_bytes=1, operand_bytes=1)
-    alone = [product_s(theta, RATES, m=one, n=4096, k=1024, weight_bytes=1, operand_bytes=1) for one in sizes]
+    together = product_s(theta, RATES, sizes=MatrixSizes(m=sizes, n=4096, k=1024, weight_bytes=1, operand_bytes=1))
+    alone = [
+        product_s(theta, RATES, sizes=MatrixSizes(m=one, n=4096, k=1024, weight_bytes=1, operand_bytes=1))
+        for one in sizes
+    ]
     assert together.tolist() == pytest.approx(alone)
     assert np.all(together >= exp(theta[2]) / 1e9)

@@ -41,7 +41,7 @@ def kernel_times(timed: TimedKernels, theta: Any) -> Any:
     kernels = KERNEL_CLASSES[timed.cell.kernels]
     shapes = dict(timed.shapes)
     if kernels.sizes is not None:
-        shapes["sizes"] = kernels.sizes(**{name: shapes.pop(name) for name in kernels.sizes._fields})
+        shapes["sizes"] = kernels.sizes(**{name: shapes.pop(name) for name in kernels.sizes._fields if name in shapes})
     if timed.rates is None:
         return kernels.time_s(theta, **shapes)
     return kernels.time_s(theta, timed.rates, **shapes)
