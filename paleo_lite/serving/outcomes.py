@@ -79,7 +79,17 @@ class ReplicaLog:
     The attributes are those of its `Outcome`.
     """
 
-    def __init__(self, requests: int) -> None:
+    def __init__(
+        self,
+        input_tokens: Sequence[int],  # of each request
+        output_tokens: Sequence[int],  # of each request
+        blocks: int,  # of the cache
+        *,
+        finds_prefixes: bool,
+    ) -> None:
+        self.input_tokens, self.output_tokens = input_tokens, output_tokens
+        self.blocks, self.finds_prefixes = blocks, finds_prefixes
+        requests = len(input_tokens)
         self.admitted_s = [math.nan] * requests
         self.first_token_s = [math.nan] * requests
         self.finish_s = [math.nan] * requests
@@ -113,14 +123,9 @@ class ReplicaLog:
     def outcome(
         self,
         now_s: float,
-        chosen: Ints | slice,  # requests
-        *,
-        arrival_s: Sequence[float],
-        input_tokens: Sequence[int],
-        output_tokens: Sequence[int],
-        blocks: int,  # of the cache
-        finds_prefixes: bool,
+        arrival_s: Sequence[float],  # of each request
         adapter_loads: int,
+        chosen: Ints | slice,  # requests
     ) -> Outcome:
         """Return what happened up to now, with the times of chosen requests as arrays."""
         return Outcome(
@@ -128,19 +133,19 @@ class ReplicaLog:
             admitted_s=np.array(self.admitted_s)[chosen],
             first_token_s=np.array(self.first_token_s)[chosen],
             finish_s=np.array(self.finish_s)[chosen],
-            output_tokens=np.array(output_tokens, dtype=np.int64)[chosen],
+            output_tokens=np.array(self.output_tokens, dtype=np.int64)[chosen],
             iterations=self.iterations,
             busy_s=self.busy_s,
             cached_block_s=self.cached_block_s,
             sequence_s=self.sequence_s,
             peak_blocks=self.peak_blocks,
-            blocks=blocks,
+            blocks=self.blocks,
             computed_tokens=self.computed_tokens,
             preemptions=self.preemptions,
-            found_tokens=self.found_tokens if finds_prefixes else None,
+            found_tokens=self.found_tokens if self.finds_prefixes else None,
             adapter_loads=adapter_loads,
             adapter_wait_s=self.adapter_wait_s,
-            input_tokens=int(np.array(input_tokens)[chosen].sum()),
+            input_tokens=int(np.array(self.input_tokens)[chosen].sum()),
             steps=tuple(self.steps),
             progress=np.array([*self.progress, self._done(now_s)]),
         )

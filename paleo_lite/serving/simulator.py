@@ -73,7 +73,6 @@ class Replica:
         self.block_tokens, self.total_blocks = room.block_tokens, room.blocks
         self._note_constants()
         count = len(traffic)
-        self.log = ReplicaLog(count)
         self.inputs: list[int] = traffic.input_tokens.tolist()
         self.outputs: list[int] = traffic.output_tokens.tolist()
         self.shared: list[int] = (traffic.input_tokens * options.prefix_hit_rate).astype(np.int64).tolist()
@@ -86,6 +85,7 @@ class Replica:
                 tiers,
                 reuses_parts=engine.reuses_parts_of_blocks,
             )
+        self.log = ReplicaLog(self.inputs, self.outputs, self.total_blocks, finds_prefixes=self.prefixes is not None)
         self.adapters = None
         if traffic.adapters is not None and options.adapter_slots:
             self.adapters = AdapterSlots(traffic, options.adapter_slots, options.adapter_load_s)
@@ -721,13 +721,5 @@ class Replica:
 
     def outcome(self, chosen: Ints | slice = slice(None)) -> Outcome:
         """Return what happened up to now, with the times of all requests, or of chosen ones, as arrays."""
-        return self.log.outcome(
-            self.now_s,
-            chosen,
-            arrival_s=self.arriving.sent_s,
-            input_tokens=self.inputs,
-            output_tokens=self.outputs,
-            blocks=self.total_blocks,
-            finds_prefixes=self.prefixes is not None,
-            adapter_loads=0 if self.adapters is None else self.adapters.loads,
-        )
+        adapter_loads = 0 if self.adapters is None else self.adapters.loads
+        return self.log.outcome(self.now_s, self.arriving.sent_s, adapter_loads, chosen)

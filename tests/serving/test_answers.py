@@ -44,13 +44,10 @@ def test_figures_and_intervals(serving: Serving) -> None:
 
 def test_progress_of_a_long_simulation_is_kept_at_some_times() -> None:
     """The first and the last stay, and sums up to those that are kept are exact."""
-    log = ReplicaLog(0)
+    log = ReplicaLog([], [], blocks=9, finds_prefixes=False)
     for second in range(1, 20_001):
         log.pass_time(float(second), 1.0, iterations=2, used_blocks=3, sequences=4)
-    outcome = log.outcome(
-        20_000.0, slice(None), arrival_s=[], input_tokens=[], output_tokens=[], blocks=9, finds_prefixes=False,
-        adapter_loads=0,
-    )  # fmt: skip
+    outcome = log.outcome(20_000.0, [], adapter_loads=0, chosen=slice(None))
     progress = outcome.progress.tolist()
     assert MOST_NOTES / 2 <= len(progress) <= MOST_NOTES + 1
     assert progress[0] == [0.0, 0.0, 0.0, 0.0]
