@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ STORED: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 ROUNDING = 1e-9
 """Relative difference of numbers that are the same."""
 
+SMALLEST = 1e-9
+"""Number below which what differs may be rounding; no shorter time is predicted."""
+
 pytestmark = pytest.mark.slow
 
 
@@ -30,7 +34,30 @@ def ask(words: str) -> Any:
     said = CliRunner().invoke(main, [*shlex.split(words), "--format", "json"])
     if said.exit_code:
         return said.stderr.strip().splitlines()[-1]
-    return numbers_of(json.loads(said.stdout))
+    answer = json.loads(said.stdout)
+    return {**numbers_of(answer), **sums_of(answer), "notes": answer.get("notes", [])}
+
+
+def sums_of(answer: dict[str, Any]) -> dict[str, float]:
+    """Return a sum over all numbers of each part of an answer, which a change of any of them changes.
+
+    It is one of logarithms, so that seconds weigh as much as bytes, and rounding weighs nothing.
+    """
+    parts = {name: list(numbers_in(part)) for name, part in answer.items() if isinstance(part, (dict, list))}
+    return {
+        f"all {name}": math.fsum(math.copysign(math.log1p(abs(number) / SMALLEST), number) for number in numbers)
+        for name, numbers in parts.items()
+        if numbers
+    }
+
+
+def numbers_in(part: Any) -> Iterator[float]:
+    """Yield all numbers of a part of an answer."""
+    if isinstance(part, (int, float)):
+        yield part
+    elif isinstance(part, (dict, list)):
+        for value in part.values() if isinstance(part, dict) else part:
+            yield from numbers_in(value)
 
 
 def numbers_of(answer: dict[str, Any]) -> dict[str, Any]:
