@@ -127,7 +127,7 @@ class Fleet:
     def _step(self, index: int) -> None:
         """Let a replica take its next step, and pass on the requests that it has finished."""
         number, replica = self.replicas[index]
-        if replica.decoding and not replica.prompts:
+        if replica.batch.sequences and not replica.prompts:
             replica.limit_s = self._limit_s(number, index)
         replica.step()
         for request in replica.finished:

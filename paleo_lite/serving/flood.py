@@ -47,11 +47,11 @@ class _FloodedReplica(Replica):
 
     def _next_iteration_s(self) -> float:
         """Return the time of an iteration that decodes the present sequences."""
-        return self._decoding_s(self.cached_tokens)
+        return self._decoding_s(self.batch.cached_tokens)
 
     def _decoding_s(self, cached_tokens: float) -> float:
         """Return the time of one iteration that decodes the present sequences, and note that of each level."""
-        return self._iteration_s(ScheduledTokens(self.decoding, cached_tokens))
+        return self._iteration_s(ScheduledTokens(self.batch.sequences, cached_tokens))
 
     def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
         """Let time pass at all levels; what is loaded takes as long at each."""

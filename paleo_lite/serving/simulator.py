@@ -21,6 +21,7 @@ import numpy as np
 from ..errors import DoesNotFit
 from .adapters import AdapterSlots
 from .cache import CacheRoom
+from .decoding import DecodingBatch
 from .iteration_times import ScheduledTokens
 from .outcomes import Outcome, ReplicaLog, ReplicaStep
 from .prefix_cache import BlocksOfRequests, PrefixesOfRequests, Tier
@@ -50,11 +51,9 @@ def check_requests(traffic: Traffic, room: CacheRoom, prefix_hit_rate: float) ->
 
 
 class Replica:
-    """State of a simulation.
+    """State of a simulation: requests before they decode, the blocks of the cache, and the time.
 
-    Tokens of decoding sequences are counted by a common clock of decoded tokens, `position`: a sequence that starts at
-    position p has decoded ``position - p`` tokens, and finishes when it has decoded all. So no sequence is visited
-    while it only grows.
+    `DecodingBatch` holds the sequences that decode.
     """
 
     def __init__(
@@ -113,17 +112,8 @@ class Replica:
         self.loading_s = self.overlapped_s = 0.0
         self.admission_order: list[int] = []
 
-        # Decoding sequences.
-        self.decoding = 0
-        self.position, self.position_exact = 0, 0.0
-        self.finishing: list[tuple[int, int, int]] = []  # heap of (position, request, generation)
-        self.is_decoding = [False] * count
+        self.batch = DecodingBatch(count, self.block_tokens, options.speculation)
         self.decoded = [0] * count  # tokens of the answer before the current admission
-        self.start_position = [0] * count
-        self.start_tokens = [0] * count
-        self.generation = [0] * count  # incremented by preemption, so that entries of `finishing` become invalid
-        self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
-        self.cached_tokens = 0
         self.used_blocks = self.promised_blocks = self.answered = 0
 
         # What a fleet is told, or tells: requests that are finished, admitted, or given up with the time, all of which
@@ -146,12 +136,11 @@ class Replica:
 
     def _note_constants(self) -> None:
         """Note what every step asks for and none changes."""
-        speculation = self.options.speculation
         self.decoding_s = self.timed.time_decoding()
-        self.draft_length, self.tokens_per_iteration = speculation.draft_length, speculation.tokens_per_iteration
+        self.drafted = self.options.speculation.draft_length + 1  # tokens of a sequence that an iteration computes
         self.round_tokens = self.engine.max_batched_tokens * self.times.pipeline
         # Blocks that a sequence needs in an iteration at most: one more than its next tokens fill.
-        self.most_growth = (self.draft_length + 1) // self.block_tokens + 1
+        self.most_growth = self.drafted // self.block_tokens + 1
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
@@ -170,13 +159,13 @@ class Replica:
             self._give_up_late(self.scheduled_s)
         if self.adapters is not None:
             self.adapters.is_waited_for = False
-        has_room = self.used_blocks + self.decoding * self.most_growth <= self.total_blocks or self._make_room()
+        has_room = self.used_blocks + self.batch.sequences * self.most_growth <= self.total_blocks or self._make_room()
         self.is_batch_waiting = bool(self.engine.batch_wait_iterations and self.waiting and self._waits_for_others())
         if has_room and self.waiting and not self.is_blocked and not self.is_batch_waiting:
             self._admit()
         if self.prompts:
             self._run_prompt_iteration()
-        elif self.decoding:
+        elif self.batch.sequences:
             self._run_decode_iterations()
         elif self.arriving:
             self.now_s = max(self.now_s, self.arriving[0][0])
@@ -224,7 +213,7 @@ class Replica:
     @property
     def running_requests(self) -> int:
         """Number of admitted requests."""
-        return self.decoding + len(self.prompts)
+        return self.batch.sequences + len(self.prompts)
 
     def cost_blocks(self, request: int) -> float:
         """Return the blocks that are in use, and those of prompts that are to be computed if a request comes here."""
@@ -237,22 +226,22 @@ class Replica:
         """Time of the next event; infinity if there is nothing left to do."""
         if self.waits_for_reads:
             return math.inf
-        if self.prompts or self.decoding or self.waiting:
+        if self.prompts or self.batch.sequences or self.waiting:
             return self.now_s
         return max(self.now_s, self.arriving[0][0]) if self.arriving else math.inf
 
     @property
     def earliest_finish_s(self) -> float:
         """Time before which no request finishes, if no other one arrives."""
-        if self.prompts or self.waiting or not self.decoding:
+        if self.prompts or self.waiting or not self.batch.sequences:
             return self.next_s
-        return self.now_s + self._iterations_to_finish() * self._next_iteration_s()
+        return self.now_s + self.batch.iterations_to_finish() * self._next_iteration_s()
 
     def _receive(self) -> None:
         """Move requests that are known when the coming iteration is scheduled to the queue."""
         while self.arriving and self.arriving[0][0] <= self.scheduled_s:
             time_s, request, is_seen = heappop(self.arriving)
-            if is_seen or not self.decoding:
+            if is_seen or not self.batch.sequences:
                 self._wait(request, time_s)
             else:
                 iterations = self.arriving.delay_iterations[request]
@@ -286,14 +275,14 @@ class Replica:
         """Let the least urgent of the running requests be the last in the order of admission, with its latest place."""
         running = {prompt[0] for prompt in self.prompts}
         self.admission_order = [
-            request for request in self.admission_order if self.is_decoding[request] or request in running
+            request for request in self.admission_order if self.batch.holds[request] or request in running
         ]
         self.admission_order.sort(key=lambda request: priorities[request])  # stable: of equal ones the newest is last
 
     def _admit(self) -> None:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
         engine, waiting, prompts, prefixes = self.engine, self.waiting, self.prompts, self.prefixes
-        decoding, most = self.decoding, engine.max_sequences
+        decoding, most = self.batch.sequences, engine.max_sequences
         if decoding + len(prompts) >= most:
             self.is_blocked = True
             return
@@ -302,7 +291,7 @@ class Replica:
             return
         prompts_are_cached, is_chunked = self.options.prompts_are_cached, engine.chunked_prefill > 0
         inputs, decoded, shared, block_tokens = self.inputs, self.decoded, self.shared, self.block_tokens
-        free = self.total_blocks - self.used_blocks - self._next_growth()
+        free = self.total_blocks - self.used_blocks - self.batch.next_growth()
         if self.adapters is not None:
             waiting.let_pass(self.adapters)
         while waiting and decoding + len(prompts) < most:
@@ -353,12 +342,13 @@ class Replica:
         """
         engine, ranks = self.engine, self.times.attention_data
         assert engine.batch_wait_iterations is not None
-        if self.prompts or self.decoding < ranks:
+        decoding = self.batch.sequences
+        if self.prompts or decoding < ranks:
             is_over = True
         elif ranks > 1:
             is_over = len(self.waiting) >= ranks
         else:
-            tokens = self.decoding * (self.draft_length + 1) + sum(self.inputs[request] for request in self.waiting)
+            tokens = decoding * self.drafted + sum(self.inputs[request] for request in self.waiting)
             is_over = tokens >= engine.batch_wait_share * engine.max_batched_tokens
         if is_over or self.batch_waited_iterations >= engine.batch_wait_iterations:
             self.batch_waited_iterations = 0
@@ -369,7 +359,7 @@ class Replica:
         """Return the tokens of an iteration that the running requests leave."""
         free = self.round_tokens
         if self.engine.mixes_phases:
-            free -= self.decoding * (self.draft_length + 1)
+            free -= self.batch.sequences * self.drafted
         for _, computed, tokens in self.prompts:
             free -= tokens - computed
         return free
@@ -377,9 +367,8 @@ class Replica:
     def _run_prompt_iteration(self) -> None:
         """Compute prompts, or chunks of them, and in engines that mix phases a token of every decoding sequence."""
         engine, times = self.engine, self.times
-        drafted = self.draft_length + 1
-        decoding = self.decoding if engine.mixes_phases else 0
-        budget = self.round_tokens - decoding * drafted
+        decoding = self.batch.sequences if engine.mixes_phases else 0
+        budget = self.round_tokens - decoding * self.drafted
         if engine.chunked_prefill:
             budget = min(budget, engine.chunked_prefill * times.pipeline)
         if self._has_computed_part(budget, decoding):
@@ -418,9 +407,9 @@ class Replica:
         if self.options.prompts_are_cached and new_tokens == len(completed):
             # What arrives with its keys and values decodes its first token as all others do.
             contexts = sum(end for _, end in chunks)
-            scheduled = ScheduledTokens(decoding + len(completed), self.cached_tokens + contexts)
+            scheduled = ScheduledTokens(decoding + len(completed), self.batch.cached_tokens + contexts)
         else:
-            scheduled = ScheduledTokens(decoding, self.cached_tokens, chunks, len(completed), ranks)
+            scheduled = ScheduledTokens(decoding, self.batch.cached_tokens, chunks, len(completed), ranks)
         time_s = self._iteration_s(scheduled)
         time_s += self._take_loading_s(time_s)
         self._pass_time(time_s, 1, decoding)
@@ -439,12 +428,14 @@ class Replica:
         """Return the iterations in which all tokens for prompts go to the first one, up to the next event."""
         _, computed, tokens = self.prompts[0]
         iterations = (tokens - computed - 1) // budget if budget > 0 and self.engine.chunked_prefill else 0
-        if iterations < LEAST_TOGETHER or self.is_fed or self.rank_of or self.draft_length:
+        if iterations < LEAST_TOGETHER or self.is_fed or self.rank_of or self.drafted > 1:
             return 1
         if decoding:
-            iterations = self._iterations_to_full_cache(min(iterations, self._iterations_to_finish()))
+            iterations = min(iterations, self.batch.iterations_to_finish())
+            iterations = self.batch.iterations_within(self.total_blocks - self.used_blocks, iterations)
         if self.arriving:
-            one_s = self._iteration_s(ScheduledTokens(decoding, self.cached_tokens, [(computed, computed + budget)]))
+            chunk = [(computed, computed + budget)]
+            one_s = self._iteration_s(ScheduledTokens(decoding, self.batch.cached_tokens, chunk))
             iterations = min(iterations, math.ceil((self.arriving[0][0] - self.now_s) / one_s))
         return iterations
 
@@ -457,22 +448,20 @@ class Replica:
         middle = prompt[1] + (iterations - 1) * budget // 2
         prompt[1] += iterations * budget
         self.log.computed_tokens += iterations * budget
-        cached_tokens = self.cached_tokens + 0.5 * decoding * (iterations - 1)
+        cached_tokens = self.batch.cached_tokens + 0.5 * decoding * (iterations - 1)
         one_s = self._iteration_s(ScheduledTokens(decoding, cached_tokens, [(middle, middle + budget)]))
         time_s = iterations * one_s + self._take_loading_s(one_s)
         self._pass_time(time_s, iterations, decoding)
         if decoding:
-            self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(iterations) * time_s
+            self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self.batch.growth_of(iterations) * time_s
             self._advance(iterations)
         return True
 
     def _run_decode_iterations(self) -> None:
         """Decode until the next event."""
-        decoding = self.decoding
-        iterations = self._iterations_to_finish()
-        tokens = iterations if not self.draft_length else self._positions_after(iterations) - self.position
-        if (tokens // self.block_tokens + 1) * decoding > self.total_blocks - self.used_blocks:
-            iterations = self._iterations_to_full_cache(iterations)
+        batch = self.batch
+        decoding = batch.sequences
+        iterations = batch.iterations_within(self.total_blocks - self.used_blocks, batch.iterations_to_finish())
         if self.is_batch_waiting:
             assert self.engine.batch_wait_iterations is not None
             iterations = min(iterations, self.engine.batch_wait_iterations - self.batch_waited_iterations)
@@ -481,17 +470,17 @@ class Replica:
             iterations = min(iterations, self._iterations_until(self.arriving[0][0]))
         if iterations > 1 and self.limit_s < math.inf:
             iterations = min(iterations, self._iterations_until(self.limit_s))
-        tokens = iterations if not self.draft_length else self._positions_after(iterations) - self.position
+        tokens = batch.tokens_in(iterations)
         if iterations == 1:
             one_s = self._next_iteration_s()
         else:
-            one_s = self._decoding_s(self.cached_tokens + 0.5 * decoding * max(tokens - 1, 0))
+            one_s = self._decoding_s(batch.cached_tokens + 0.5 * decoding * max(tokens - 1, 0))
         time_s = iterations * one_s
         if self.is_batch_waiting:
             self.batch_waited_iterations += iterations
         self._pass_time(time_s, iterations, decoding)
         if iterations > 1:  # the cache grows from one iteration to the next
-            self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * self._growth_of(tokens) * time_s
+            self.log.cached_block_s += 0.5 * (iterations - 1) / iterations * batch.growth_of(tokens) * time_s
         self._advance(iterations)
 
     def _iterations_until(self, time_s: float) -> int:
@@ -506,7 +495,7 @@ class Replica:
 
     def _next_iteration_s(self) -> float:
         """Return the time of an iteration that decodes the present sequences; it is asked for several times."""
-        decoding, cached_tokens, starts_empty = self.decoding, self.cached_tokens, self.is_idle
+        decoding, cached_tokens, starts_empty = self.batch.sequences, self.batch.cached_tokens, self.is_idle
         last = self.known_iteration
         if last[0] == decoding and last[1] == cached_tokens and last[2] == starts_empty:
             return last[3]
@@ -517,60 +506,12 @@ class Replica:
     def _decoding_s(self, cached_tokens: float) -> float:
         """Return the time of one iteration that decodes the present sequences, with so many tokens in the cache."""
         if self.decoding_s is not None:
-            return self.decoding_s(self.decoding, cached_tokens)
-        return self._iteration_s(ScheduledTokens(self.decoding, cached_tokens))
+            return self.decoding_s(self.batch.sequences, cached_tokens)
+        return self._iteration_s(ScheduledTokens(self.batch.sequences, cached_tokens))
 
     def _iteration_s(self, scheduled: ScheduledTokens) -> float:
         """Return the time of one iteration, with pipeline parallelism of one round."""
         return self.timed.iteration_s(scheduled, starts_empty=self.is_idle)
-
-    def _positions_after(self, iterations: int) -> int:
-        """Return the position after some iterations; with speculation an iteration decodes a fraction of a token more
-        than one on average."""
-        if not self.draft_length:
-            return self.position + iterations
-        return int(self.position_exact + iterations * self.tokens_per_iteration + 1e-9)
-
-    def _iterations_to_finish(self) -> int:
-        """Return the iterations until the next sequence finishes."""
-        finishing, generation = self.finishing, self.generation
-        end, request, its_generation = finishing[0]
-        while its_generation != generation[request]:
-            heappop(finishing)
-            end, request, its_generation = finishing[0]
-        if not self.draft_length:
-            return max(end - self.position, 1)
-        return max(math.ceil((end - self.position_exact) / self.tokens_per_iteration - 1e-9), 1)
-
-    def _growth_of(self, tokens: int) -> int:
-        """Return the blocks that decoding sequences need for their next tokens."""
-        growth, block_tokens = self.growth, self.block_tokens
-        first = self.position % block_tokens
-        if tokens == 1 and block_tokens > 1:  # the usual case, apart for speed
-            return growth[first]
-        whole_blocks, rest = divmod(tokens, block_tokens)
-        end = first + rest
-        blocks = sum(growth[first:end]) + whole_blocks * self.decoding
-        return blocks if end <= block_tokens else blocks + sum(growth[: end - block_tokens])
-
-    def _iterations_to_full_cache(self, iterations: int) -> int:
-        """Return the iterations that fit into the cache, at most `iterations`; the first is known to fit."""
-        free = self.total_blocks - self.used_blocks
-        tokens = self._positions_after(iterations) - self.position
-        if (tokens // self.block_tokens + 1) * self.decoding <= free or self._growth_of(tokens) <= free:
-            return iterations
-        low, high = 1, iterations
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._growth_of(self._positions_after(middle) - self.position) <= free:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    def _next_growth(self) -> int:
-        """Return the blocks that decoding sequences need in the next iteration."""
-        return self._growth_of(self._positions_after(1) - self.position)
 
     def _make_room(self) -> bool:
         """Preempt the most recently admitted requests until the cache holds the next tokens of all others.
@@ -578,7 +519,7 @@ class Replica:
         Returns whether nothing had to be preempted; after a preemption no request is admitted.
         """
         had_room = True
-        while self.decoding and self.used_blocks + self._next_growth() > self.total_blocks:
+        while self.batch.sequences and self.used_blocks + self.batch.next_growth() > self.total_blocks:
             had_room = False
             self._preempt_newest()
         return had_room
@@ -588,16 +529,15 @@ class Replica:
         if self.waiting.priorities is not None:
             self._order_by_priority(self.waiting.priorities)
         request = self.admission_order.pop()
-        while not self.is_decoding[request] and all(prompt[0] != request for prompt in self.prompts):
+        while not self.batch.holds[request] and all(prompt[0] != request for prompt in self.prompts):
             request = self.admission_order.pop()
         self.log.preemptions += 1
-        if self.is_decoding[request]:
-            self.decoded[request] += self.position - self.start_position[request]
-            self._leave_batch(request)
+        if self.batch.holds[request]:
+            self.decoded[request] += self.batch.decoded_by(request)
+            self._free(request, self.batch.stop(request))
         else:
             self._free(request, self.inputs[request] + self.decoded[request])
             self.prompts = [prompt for prompt in self.prompts if prompt[0] != request]
-        self.generation[request] += 1
         self.waiting.join_again(request)
 
     def _final_blocks(self, request: int) -> int:
@@ -625,24 +565,7 @@ class Replica:
                 self._free(request, tokens)
             self._finish(request)
             return
-        self.is_decoding[request] = True
-        self.decoding += 1
-        self.start_position[request] = self.position
-        self.start_tokens[request] = tokens
-        self.cached_tokens += tokens
-        # A block is needed for the token after a full block.
-        own_tokens = tokens - self.shared[request]
-        self.growth[(self.position - own_tokens) % self.block_tokens] += 1
-        heappush(self.finishing, (self.position + remaining, request, self.generation[request]))
-
-    def _leave_batch(self, request: int) -> None:
-        """Remove a decoding sequence and free its blocks."""
-        tokens = self.start_tokens[request] + self.position - self.start_position[request]
-        self.cached_tokens -= tokens
-        self.growth[(self.position - (tokens - self.shared[request])) % self.block_tokens] -= 1
-        self._free(request, tokens)
-        self.decoding -= 1
-        self.is_decoding[request] = False
+        self.batch.start(request, tokens, tokens - self.shared[request], remaining)
 
     def _free(self, request: int, tokens: int) -> None:
         """Let a request with some tokens run no longer, and free its blocks."""
@@ -674,24 +597,15 @@ class Replica:
 
     def _advance(self, iterations: int) -> None:
         """Decode some iterations, and finish the sequences that are done."""
-        position = self._positions_after(iterations)
-        tokens = position - self.position
-        self.used_blocks += self._growth_of(tokens)
+        self.used_blocks += self.batch.growth_of(self.batch.tokens_in(iterations))
         if self.prefixes is not None:
             self._evict_prefixes(self.prefixes)
         self.log.peak_blocks = max(self.log.peak_blocks, self.used_blocks)
-        self.cached_tokens += tokens * self.decoding
-        self.position = position
-        if self.draft_length:
-            self.position_exact += iterations * self.tokens_per_iteration
-        finishing = self.finishing
-        while finishing and finishing[0][0] <= position:
-            _, request, generation = heappop(finishing)
-            if generation == self.generation[request]:
-                if self.prefixes is not None:
-                    self.prefixes.keep_answer(request)
-                self._leave_batch(request)
-                self._finish(request)
+        for request in self.batch.advance(iterations):
+            if self.prefixes is not None:
+                self.prefixes.keep_answer(request)
+            self._free(request, self.batch.stop(request))
+            self._finish(request)
 
     def _finish(self, request: int) -> None:
         """Record the end of a request; in a closed loop its user sends the next one."""
@@ -717,7 +631,7 @@ class Replica:
         if self.adapters is not None and self.adapters.is_waited_for:
             self.log.adapter_wait_s += time_s
         # Sequences that pause while prompts are computed have begun their answers, too.
-        self.log.pass_time(self.now_s, time_s, iterations, self.used_blocks, self.decoding)
+        self.log.pass_time(self.now_s, time_s, iterations, self.used_blocks, self.batch.sequences)
 
     def outcome(self, chosen: Ints | slice = slice(None)) -> Outcome:
         """Return what happened up to now, with the times of all requests, or of chosen ones, as arrays."""
