@@ -87,7 +87,7 @@ def torchvision_model(
 
 def timm_model(
     name: str,  # name of the model
-    image_size: int | None = None,  # height and width of the images; timm's default for the model otherwise
+    image_size: int | None,  # height and width of the images; timm's default for the model otherwise
 ) -> tuple[nn.Module, Shape, str]:
     """Build a timm model without weights on the meta device.
 

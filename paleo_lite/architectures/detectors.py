@@ -50,7 +50,7 @@ def pop_proposals(module: nn.Module, named_inputs: dict[str, Any]) -> int | None
 def keep_most_boxes(
     module: nn.Module,  # the module; nothing happens unless it is a torchvision detector
     recorder: Recorder,  # records the pooling of regions of interest
-    proposals: int | None = None,  # proposals per image; the most that the detector keeps by default
+    proposals: int | None,  # proposals per image; the most that the detector keeps by default
 ) -> Iterator[str]:
     """Make a detector keep a fixed number of boxes, and yield notes for readers of the counts."""
     submodules = _torchvision_submodules(module)

@@ -47,9 +47,9 @@ _CACHE_ARGUMENTS = ("cache", "past_key_values")
 
 def read_hugging_face(
     reference: str,  # ``hf:PATH``, the path of a ``config.json`` or of its folder
-    inputs: Sequence[Input] = (),  # inputs of ``forward``; by default the usual ones of such models
-    image_size: int | None = None,  # height and width of the images, in place of the config's
-    options: SequenceOptions | None = None,  # tokens and phase
+    inputs: Sequence[Input],  # inputs of ``forward``; by default the usual ones of such models
+    image_size: int | None,  # height and width of the images, in place of the config's
+    options: SequenceOptions | None,  # tokens and phase
 ) -> Network:
     """Return the network of a config.
 
@@ -79,7 +79,7 @@ def trace_with_transformers(
     path: str,
     image_size: int | None,  # height and width of the images, in place of the config's
     options: SequenceOptions,  # tokens and phase
-    has_cache: bool = True,  # whether the model keeps a KV cache; otherwise every step of decoding computes all tokens
+    has_cache: bool,  # whether the model keeps a KV cache; otherwise every step of decoding computes all tokens
 ) -> Network:
     """Build the model of a config in this process and trace it with the usual inputs of such models.
 

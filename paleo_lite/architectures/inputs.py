@@ -112,7 +112,7 @@ def _parse_sizes(text: str) -> tuple[Size, ...]:
 
 def make_arguments(
     inputs: Iterable[Input],  # inputs of the module
-    length: int | None = None,  # sequence length, in place of ranges
+    length: int | None,  # sequence length, in place of ranges
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return one sample of each input on the meta device: positional arguments and keyword arguments."""
     import torch

@@ -29,7 +29,7 @@ def read_prototxt(
     data: bytes,  # contents of the file
     where: str,  # path of the file, for error messages and the source
     # Height and width of the input, instead of those in the file; required if a training file has no input size.
-    image_size: int | None = None,
+    image_size: int | None,
 ) -> Network:
     """Read a Caffe network file.
 

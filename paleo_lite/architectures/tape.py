@@ -328,7 +328,7 @@ class Tape(Builder):
     def attention_mask(
         self,
         name: str,  # name of the module
-        positions: Blob | None = None,  # position ids, which are first checked for packed sequences
+        positions: Blob | None,  # position ids, which are first checked for packed sequences
         window: int | None = None,  # tokens of the sliding window
         fused: bool | None = None,  # whether attention is one kernel; as the whole network by default
     ) -> Blob | None:

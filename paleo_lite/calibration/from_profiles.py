@@ -95,8 +95,8 @@ def compare_with_profiles(
     paths: Iterable[Path],
     workload: Workload,
     machine: Machine,
-    batch_size: int | None = None,
-    name_pattern: str | None = None,
+    batch_size: int | None,
+    name_pattern: str | None,
 ) -> list[ProfileComparison]:
     """Compare profiles with predictions at the peaks of a machine.
 

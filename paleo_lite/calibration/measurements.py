@@ -303,7 +303,7 @@ def merge_repeated_runs(runs: Iterable[Run], time_field: str = "time_s") -> list
 
 
 def select_measurements(
-    measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path] = ()
+    measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path]
 ) -> list[Measurement]:
     """Return the measurements of a device in a precision, under any of its names; CalibrationFailed without any."""
     device_ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}

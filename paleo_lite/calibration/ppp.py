@@ -125,7 +125,7 @@ def calibrate_ppp(
     steps: Sequence[Measurement],
     machine: Machine,
     precision: str,
-    profiled: Sequence[PppRun] = (),  # see `from_profiles.ppp_run_of_profile`
+    profiled: Sequence[PppRun],  # see `from_profiles.ppp_run_of_profile`
     shares: Sequence[PppShare] = (),  # see `from_profiles.ppp_shares`
     origin: FitOrigin | None = None,
 ) -> PppCalibration:

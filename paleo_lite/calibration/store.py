@@ -183,7 +183,7 @@ def make_calibration(
     measurements: Sequence[Measurement],
     fit: Fit,
     provenance: Provenance,
-    held_out_error: float | None = None,
+    held_out_error: float | None,
 ) -> Calibration:
     """Make a calibration from a fit, with its measurements in the order of the fit's residuals."""
     deviations = np.sqrt(np.diag(fit.covariance))

@@ -301,7 +301,7 @@ def fits_half_of_memory(step: Workload, device: Device) -> bool:
     return elements * element_bytes(step.precision) <= device.memory_bytes / 2
 
 
-def typical_steps(precision: str, phase: str, batch_size: int | None = None) -> list[Workload]:
+def typical_steps(precision: str, phase: str, batch_size: int | None) -> list[Workload]:
     """Return the target steps if no network is given."""
     batch_sizes = (batch_size,) if batch_size else TYPICAL_BATCHES
     steps = []

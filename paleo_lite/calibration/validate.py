@@ -228,7 +228,7 @@ def validate(
 
 
 def validate_powers(
-    measurements: Sequence[Measurement], split: str, gpus: Sequence[str] = (), precisions: Sequence[str] = ()
+    measurements: Sequence[Measurement], split: str, gpus: Sequence[str], precisions: Sequence[str]
 ) -> list[PowerRow]:
     """Predict held-out watts at the measured times, and compare them with the measured ones.
 

@@ -391,7 +391,7 @@ def _data_sheet_rate(identity: str, link: Link) -> LinkRate:
     return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s, kind=link.kind, per=link.per)
 
 
-def calibrated_link_rate(name: str, calibration: LinkCalibration, operation: str = "all-reduce") -> LinkRate | None:
+def calibrated_link_rate(name: str, calibration: LinkCalibration, operation: str) -> LinkRate | None:
     """Return the rate of a calibrated link; None if the operation was not measured."""
     fit = calibration.operations.get(operation)
     if fit is None:

@@ -109,7 +109,7 @@ def single_device_config(config: ParallelConfig, batch_size: int) -> ParallelCon
 
 
 def candidate_configs(
-    network: Network, topology: Topology, fits_memory: bool = False, divides_parts: bool = False
+    network: Network, topology: Topology, fits_memory: bool, divides_parts: bool
 ) -> Iterator[ParallelConfig]:
     """Iterate over the configurations worth trying for a network of blocks, independent of the batch size.
 

@@ -157,7 +157,7 @@ def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes
 
 
 def schedule_step(
-    forward_s: Any, backward_s: Any, send_s: Any, return_s: Any, micro_batches: Any, kind: str = "1f1b"
+    forward_s: Any, backward_s: Any, send_s: Any, return_s: Any, micro_batches: Any, kind: str
 ) -> Schedule:
     """Return the timing of a step of m micro-batches through stages and the links between them.
 

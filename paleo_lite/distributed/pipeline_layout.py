@@ -29,7 +29,7 @@ class DeviceStages(NamedTuple):
     # Whether it has the embedding, and output head and loss.
     has_embedding: bool
     has_loss: bool
-    counts: tuple[int, ...] = ()  # number of blocks of each of its virtual stages
+    counts: tuple[int, ...]  # number of blocks of each of its virtual stages
 
 
 def parse_layout(text: str) -> tuple[str, ...]:

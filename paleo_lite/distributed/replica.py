@@ -8,7 +8,7 @@ from ..errors import BadValue
 from .links import Topology
 
 
-def check_nodes(topology: Topology, devices: int, attention_data: int = 1, experts: int = 1) -> None:
+def check_nodes(topology: Topology, devices: int, attention_data: int, experts: int = 1) -> None:
     """Raise BadValue if an attention group of a replica does not lie within a node."""
     if devices // attention_data > topology.devices_per_node:
         groups = f", in {attention_data} groups of `--attention-data-parallel`" if attention_data > 1 else ""

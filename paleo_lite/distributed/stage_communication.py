@@ -56,7 +56,7 @@ def activation_communication_s(
     topology: Topology,
     config: ParallelConfig,
     compute_factor: float,
-    exchange: StageExchange = StageExchange(),  # noqa: B008  an immutable tuple
+    exchange: StageExchange,
 ) -> tuple[float, float]:
     """Return the communication time of one micro-batch within a stage, and its exposed part.
 

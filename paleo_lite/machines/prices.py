@@ -114,7 +114,7 @@ def choose_price(device: Device, price_of: str | None = None, platform_price: Pr
     return min(prices, key=lambda price: (price.usd_per_h, -price.date.toordinal()), default=None)
 
 
-def with_price(device: Device, usd_per_h: float | None = None, price_of: str | None = None) -> Device:
+def with_price(device: Device, usd_per_h: float | None, price_of: str | None) -> Device:
     """Return a device at a price per hour that the user states, or at that of a cloud.
 
     Raise BadValue if the cloud has no price of it on record, or the device is a board of several.

@@ -258,7 +258,7 @@ def _has_mxfp4_experts(network: Network) -> bool:
     return network.publication is not None and network.publication.weights == MXFP4
 
 
-def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture, experts: str | None = None) -> list[Piece]:
+def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture, experts: str | None) -> list[Piece]:
     """Return the matrices of layers, quantized as a mixture; experts in a type of their own if one is given."""
     proportions = proportions_of(layers)
     pieces = []

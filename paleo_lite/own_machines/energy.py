@@ -55,7 +55,7 @@ def energy_of(
     prompt_tokens: int,
     facility: Facility | None,
     *,
-    has_experts: bool = False,
+    has_experts: bool,
 ) -> LocalEnergy | None:
     """Return the power and energy of a token and of a prompt, of each what all devices do and its seconds.
 

@@ -202,7 +202,7 @@ def _precision_in_name(name: str) -> str | None:
 
 
 def find_contradictions(
-    evidence: OriginEvidence, device: Device | None = None, network: str | None = None, precision: str | None = None
+    evidence: OriginEvidence, device: Device | None, network: str | None = None, precision: str | None = None
 ) -> list[str]:
     """Return the contradictions between evidence and claims, as phrases that follow the name of the profile.
 

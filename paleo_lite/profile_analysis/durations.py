@@ -63,7 +63,7 @@ class Duration(msgspec.Struct, frozen=True):
     source: str
 
 
-def tau_batch_duration(run_s: Sequence[float], initialisation_s: Sequence[float], batches: int = 50) -> float:
+def tau_batch_duration(run_s: Sequence[float], initialisation_s: Sequence[float], batches: int) -> float:
     """Return seconds per batch: the run time minus the median initialisation time, divided by the number of batches.
 
     `run_s` has the time of the whole application for each process, of which the longest is used; `initialisation_s`

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -72,8 +71,8 @@ class CountedRun(NamedTuple):
     # Best known work, and the count of the profiler.
     cost: CountedOperation
     profiler: CountedOperation
-    kernels: Mapping[str, int] = MappingProxyType({})  # number of launches by kernel name
-    layer: str | None = None  # enclosing module or range
+    kernels: Mapping[str, int]  # number of launches by kernel name
+    layer: str | None  # enclosing module or range
 
 
 def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: int) -> list[CountedRun]:

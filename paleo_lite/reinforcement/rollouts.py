@@ -93,9 +93,7 @@ def across_nodes_s(deployment: Deployment, nodes: int, exchange_s: float) -> flo
     return exchange_s * sum(counted.count for counted in kernels if isinstance(counted.kernel, ExchangeKernel))
 
 
-def with_rollout_host(
-    deployment: Deployment, constants: RlConstants, nodes: int, *, is_eager: bool = False
-) -> Deployment:
+def with_rollout_host(deployment: Deployment, constants: RlConstants, nodes: int, *, is_eager: bool) -> Deployment:
     """Return an engine with what its host does in rollouts beyond serving, and with exchanges between nodes."""
     factor = constants.coherent_host if has_coherent_host(deployment.on_device.machine.device) else 1.0
     waited_s = across_nodes_s(deployment, nodes, constants.across_nodes_s) + constants.iteration_s * factor
@@ -116,8 +114,8 @@ class Samples(NamedTuple):
 
     prompt_tokens: int
     lengths: Ints  # tokens of every response, in rising order
-    turns: int = 1  # parts of a response
-    tool_s: float = 0.0  # time of a call
+    turns: int  # parts of a response
+    tool_s: float  # time of a call
 
 
 def roll_out(
@@ -126,10 +124,10 @@ def roll_out(
     samples: Samples,
     constants: RlConstants,
     *,
-    is_eager: bool = False,
-    has_adapters: bool = False,  # whether the engine computes adapters beside its matrices
-    nodes: int = 1,  # on which the devices of an engine are
-    steps_ahead: int = 0,  # steps whose samples fill an engine beside those of this one
+    is_eager: bool,
+    has_adapters: bool,  # whether the engine computes adapters beside its matrices
+    nodes: int,  # on which the devices of an engine are
+    steps_ahead: int,  # steps whose samples fill an engine beside those of this one
 ) -> Rollouts:
     """Return the rollouts of all samples over engines of one kind; raise DoesNotFit if a sample does not fit."""
     prompt_tokens, lengths = samples.prompt_tokens, samples.lengths

@@ -85,7 +85,7 @@ def time_trainer(
     largest: LargestMicroBatch,
     constants: RlConstants,
     *,
-    adapter_units: int = 0,  # matrices of adapters that FSDP shards apart
+    adapter_units: int,  # matrices of adapters that FSDP shards apart
 ) -> TrainerTimes:
     """Return the times of the trainer on all devices of a topology.
 

@@ -37,12 +37,12 @@ def rank_deployments(
     deployments: dict[str, Callable[[], Deployment]],
     demand: Demand,
     *,
-    variants: Callable[[Deployment], dict[str, Callable[[], Deployment]]] | None = None,
-    fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None = None,
-    wide: dict[str, Callable[[], Deployment]] | None = None,
-    objectives: Sequence[Objective] = (),
+    variants: Callable[[Deployment], dict[str, Callable[[], Deployment]]] | None,
+    fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None,
+    wide: dict[str, Callable[[], Deployment]] | None,
+    objectives: Sequence[Objective],
     criteria: Criteria,
-    drafts: tuple[DraftChoice, ...] = (),
+    drafts: tuple[DraftChoice, ...],
 ) -> DeploymentAdvice:
     """Simulate a replica of each deployment at several batch limits, with a request always waiting for a free place.
 

@@ -98,7 +98,7 @@ def remaining_widths(
     traffic: Traffic,
     simulated: Mapping[str, Simulated],  # by level of the times of iterations: "low", "expected" and "high"
     first_token_deviation: float,  # of the logarithm of the wait for a first token beside those of iterations
-    synchronised: Simulated | None = None,  # users in step, who wait for longer; None where they are not apart
+    synchronised: Simulated | None,  # users in step, who wait for longer; None where they are not apart
 ) -> RemainingWidths:
     """Return what measured servers leave of the intervals under some traffic, by the causes of its mean latencies.
 

@@ -40,8 +40,8 @@ class Autoscaling(NamedTuple):
     least: int
     most: int
     target: float  # requests of a replica, running and waiting
-    interval_s: float = INTERVAL_S
-    down_after_s: float = DOWN_AFTER_S
+    interval_s: float
+    down_after_s: float
 
 
 class Failures(NamedTuple):

@@ -59,8 +59,8 @@ def draw_power_of_all(
     deployment: Deployment,
     input_tokens: int,
     span: MeasuredSpan,
-    prefill: Sequence[Outcome] = (),  # of the replicas of the prefill pool
-    replicas: float | None = None,  # in the mean over the span; None for those of the deployment
+    prefill: Sequence[Outcome],  # of the replicas of the prefill pool
+    replicas: float | None,  # in the mean over the span; None for those of the deployment
 ) -> Drawn | None:
     """Return what the devices of both pools draw; None if the power of one is unknown."""
     decoding = draw_power(outcomes, deployment, input_tokens, span, replicas)

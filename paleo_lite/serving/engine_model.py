@@ -57,7 +57,7 @@ def choose_engine(
     options: EngineOptions | None = None,
     *,
     # Whether something else asks for the times of layers: a time model, a calibration, a unit.
-    is_by_layers: bool = False,
+    is_by_layers: bool,
 ) -> UnderEngine | None:
     """Return the engine whose kernels are timed; None if the layers of the network are timed one by one.
 

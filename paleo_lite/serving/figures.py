@@ -94,7 +94,7 @@ OF_POOL = ("mean_sequences", "cache_occupancy", "peak_cache_occupancy", "preempt
 """Figures of split pools that are of the decode pool alone."""
 
 
-def describe_figure(name: str, present: Collection[str], *, is_split: bool = False) -> str:
+def describe_figure(name: str, present: Collection[str], *, is_split: bool) -> str:
     """Return the meaning of a figure of an answer that has some figures, and whether it is one of split pools.
 
     Without a rate in the long run beside it, the rate of an answer is that of the whole run: of users, of requests at

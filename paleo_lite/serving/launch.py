@@ -120,7 +120,7 @@ def _command_of(parts: LaunchParts) -> str:
     return command
 
 
-def launch_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
+def launch_parts(deployment: Deployment, role: str) -> LaunchParts:
     """Return the parts of the command of a replica in a role, whose engine has one."""
     launcher = deployment.engine.launcher
     assert launcher is not None
@@ -298,7 +298,7 @@ def _plain_name(form: str) -> str:
     return "nvfp4" if form == "fp4" else form
 
 
-def why_not_launched(deployment: Deployment, role: str = "worker") -> str:
+def why_not_launched(deployment: Deployment, role: str) -> str:
     """Return why the engine of a pool cannot be launched like it in a role; empty if it can."""
     on_device, engine, launcher = deployment.on_device, deployment.engine.name, deployment.engine.launcher
     if launcher is None:

@@ -59,7 +59,7 @@ class StartFile(NamedTuple):
     documents: list[dict[str, Any]]
     versions: str  # what it was written for
     start: str  # the command that applies it
-    notes: tuple[str, ...] = ()  # what it does not state
+    notes: tuple[str, ...]  # what it does not state
 
     def text(self, name: str, question: str) -> str:
         """Return the content of a file of some name for the command of a question."""

@@ -63,8 +63,8 @@ class ServerPool(NamedTuple):
     room: CacheRoom
     engine: Server
     options: SimulationOptions
-    router: str = ROUND_ROBIN  # one of `ROUTERS`
-    tiers: CacheTiers | None = None  # what is below the memory of the devices
+    router: str  # one of `ROUTERS`
+    tiers: CacheTiers | None  # what is below the memory of the devices
 
     def make_stage(self, traffic: Traffic, number: int = 0) -> Stage:
         """Return the replicas before any request reaches them, and their router; stages have numbers from 0."""
@@ -120,8 +120,8 @@ class Transfer(NamedTuple):
 
     token_bytes: float  # of a token on one device
     links: Sequence[LinkRate]  # those of both ends, of which the slower one limits
-    messages_s: float = 0.0  # messages before the first byte and after the last one
-    token_blocks_s: float = 0.0  # of the reads of the blocks of a token
+    messages_s: float  # messages before the first byte and after the last one
+    token_blocks_s: float  # of the reads of the blocks of a token
 
     def seconds(self, tokens: Any) -> Any:
         """Return the seconds for prompts of some tokens, until the decode pool may look for them."""
@@ -258,7 +258,7 @@ def _outcomes_of(traffic: Traffic, fleet: Fleet, replicas: Sequence[Replica]) ->
 
 
 def run_split(
-    traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer, answers: int | None = None
+    traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer, answers: int | None
 ) -> Simulated:
     """Simulate a prefill pool and a decode pool, whose closed loop includes both."""
     conditions = (prefill, decode, transfer, answers)

@@ -72,7 +72,7 @@ class CacheStore(NamedTuple):
     bytes_per_s: float  # at which a replica reads
     is_shared: bool
     is_read_by_devices: bool  # whether each device reads for itself
-    has_own_bandwidth: bool = False  # whether the question states it
+    has_own_bandwidth: bool  # whether the question states it
 
 
 def make_stores(settings: Mapping[str, float], device: Device, devices: int) -> tuple[CacheStore, ...]:

@@ -92,8 +92,8 @@ class TimedEngine(NamedTuple):
 
 def _time_decoding(
     times: IterationTimes,
-    tokens_per_sequence: int = 1,
-    host_s: float = 0.0,
+    tokens_per_sequence: int,
+    host_s: float,
     sequence_host_s: float = 0.0,
     *,
     sampled_per_sequence: int = 0,  # 0: all tokens

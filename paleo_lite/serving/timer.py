@@ -215,7 +215,7 @@ def _bends(timer: Timer, limits: Limits) -> list[int]:
     return [start + shift for start in starts for shift in (-limits.spread - 1, limits.spread - 1, limits.spread)]
 
 
-def tabulated_contexts(largest: int, bends: Sequence[int] = ()) -> list[int]:
+def tabulated_contexts(largest: int, bends: Sequence[int]) -> list[int]:
     """Return the contexts to tabulate, by factors of 2, and at the bends between them."""
     contexts = powers_of_two(largest - 1)
     between = [context for context in bends if contexts[0] < context < contexts[-1]]

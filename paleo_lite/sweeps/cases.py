@@ -35,7 +35,7 @@ from .space import SizedNetwork
 _FIRST_CONTEXT = 1
 
 
-def counted_precision(precision: str, weights: str | None = None) -> str:
+def counted_precision(precision: str, weights: str | None) -> str:
     """Return the first precision with the same counts and memory: numbers and weights have the same sizes in both.
 
     A format of weights that a precision names has counts of its own, under its name.

@@ -72,7 +72,7 @@ class Activity(NamedTuple):
         shares = (np.minimum(np.asarray(seconds, dtype=np.float64) / time_s, 1.0) for seconds in self)
         return Shares(*shares)
 
-    def in_larger_step(self, own_s: Any, time_s: Any, exchanging_s: Any = 0.0, waiting_s: Any = 0.0) -> Activity:
+    def in_larger_step(self, own_s: Any, time_s: Any, exchanging_s: Any, waiting_s: Any = 0.0) -> Activity:
         """Return the activity of a device in a step of several devices.
 
         It computes as in its own step, and exchanges data or waits for the rest of the time. The seconds may be arrays:

@@ -157,7 +157,7 @@ class TrainingRun(NamedTuple):
     cost_interval: tuple[float, float] | None
     kwh: float | None
     kwh_interval: tuple[float, float] | None
-    price: str | None = None  # price of a device, with its listing; None if unknown
+    price: str | None  # price of a device, with its listing; None if unknown
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""

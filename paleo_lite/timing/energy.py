@@ -219,7 +219,7 @@ def demand(theta: Floats, shares: Shares, dynamic: Any = 1.0) -> Any:
     return idle + dynamic * busy
 
 
-def demand_slopes(theta: Floats, shares: Shares, dynamic: float = 1.0) -> Floats:
+def demand_slopes(theta: Floats, shares: Shares, dynamic: float) -> Floats:
     """Return the derivatives of the logarithm of the demand with respect to `theta`, shape (parameters, ...)."""
     idle, arithmetic, memory, links, intensity = np.exp(theta)
     utilisation = np.sqrt(np.maximum(shares.utilisation, LEAST_UTILISATION))

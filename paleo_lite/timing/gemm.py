@@ -31,9 +31,7 @@ MAX_LAUNCHES = 1_000_000
 _MAX_FLOPS = 2**62
 
 
-def compute_tiling(
-    m: int, n: int, multiprocessors: int, tile: tuple[int, int] = (WORK_ROWS, WORK_COLUMNS), groups: int = 1
-) -> Tiling:
+def compute_tiling(m: int, n: int, multiprocessors: int, tile: tuple[int, int], groups: int = 1) -> Tiling:
     """Divide the output of `groups` products into tiles, and distribute the tiles over the multiprocessors."""
     rows, columns = tile
     tiles = -(-m // rows) * -(-n // columns) * groups

@@ -28,7 +28,7 @@ class StackOfStep(NamedTuple):
     evaluate: Callable[[Workload, Machine, TimeModel], Terms]
     # Share of the forward pass of each layer that recomputation repeats, shape (layers,); None for what the
     # checkpointing of the workload says.
-    recomputed: NDArray[np.float64] | None = None
+    recomputed: NDArray[np.float64] | None
 
 
 def predict(workload: Workload, machine: Machine, model: TimeModel, stack: StackOfStep | None = None) -> Prediction:

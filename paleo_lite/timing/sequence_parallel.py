@@ -65,7 +65,7 @@ class SequenceSplit(NamedTuple):
 ONE_DEVICE = SequenceSplit()
 
 
-def make_split(ulysses: int | None, ring: int | None, guidance_parallel: bool = False) -> SequenceSplit:
+def make_split(ulysses: int | None, ring: int | None, guidance_parallel: bool) -> SequenceSplit:
     """Return a split; raise BadValue if a number is not an integer >= 1, or there are too many devices."""
     split = SequenceSplit(1 if ulysses is None else ulysses, 1 if ring is None else ring, 2 if guidance_parallel else 1)
     for name, value in zip(("--ulysses", "--ring"), split[:2]):

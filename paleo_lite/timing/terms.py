@@ -158,7 +158,7 @@ class Times(NamedTuple):
     high_s: Seconds | None
     # Of each piece of a case: pieces of the forward pass, update, of the backward pass (`CaseStack.first_piece`),
     # shape (pieces, batch sizes). Their sum is the time without the overhead of the model. None if not requested.
-    pieces_s: Seconds | None = None
+    pieces_s: Seconds | None
     # What the device does, arrays of shape (cases, batch sizes); None if not requested. A forecast leaves the seconds
     # at the peak of the data sheet to the bound.
-    activity: Activity | None = None
+    activity: Activity | None

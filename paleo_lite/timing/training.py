@@ -35,7 +35,7 @@ def micro_batch(workload: Workload, machine: Machine) -> Workload:
     return workload.with_changes(batch_size=size).with_work(work)
 
 
-def assemble_step(passes: Prediction, workload: Workload, recomputed: NDArray[np.float64] | None = None) -> Prediction:
+def assemble_step(passes: Prediction, workload: Workload, recomputed: NDArray[np.float64] | None) -> Prediction:
     """Return the prediction of a training step from the prediction of the passes of one micro-batch.
 
     Forward and backward pass count once per micro-batch, the update once. With recomputation there is a second forward

@@ -22,7 +22,7 @@ def add_encoder_model(
     tape: Tape,
     model: EncoderModel,
     # Names of the modules around the model and around its head, with a dot, or empty.
-    root: str = "",
+    root: str,
     head_root: str = "",
 ) -> Blob:
     """Add the layers of an encoder or an encoder-decoder; return its output.

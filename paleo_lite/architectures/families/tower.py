@@ -121,7 +121,7 @@ def tower_layers(
     return tuple(tape.layers), shape
 
 
-def resident_weights(parameters: int, part: str = "visual") -> Layer:
+def resident_weights(parameters: int, part: str) -> Layer:
     """Return a layer that computes nothing and holds parameters in memory: the tower in a decode step."""
     return Layer(f"{part}.weights", "view", ((),), ((),), parents=(INPUT,), parameters=parameters, origin="method")
 

@@ -48,7 +48,7 @@ USER_MODULES: dict[type, str] = {}
 def add_rule(
     operation: str | type,  # kind of layer, operation of ATen (``"sort"`` or ``"aten.sort"``), or module class
     rule: UserRule,
-    macs: bool = False,  # whether the rule returns multiply-accumulates instead of FLOPs
+    macs: bool,  # whether the rule returns multiply-accumulates instead of FLOPs
 ) -> None:
     """Register a user's counting rule for an operation or a module class; see `paleo_lite.rule`."""
     if isinstance(operation, str):
