@@ -6,8 +6,9 @@ Tests: engines/activity.py.
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from paleo_lite.engines.activity import kernel_activity, kernel_flops, moved_bytes
+from paleo_lite.engines.activity import kernel_activity, kernel_flops, least_s, moved_bytes
 from paleo_lite.engines.kernel_formats import Formats
 from paleo_lite.engines.kernels import (
     AttentionKernel,
@@ -114,3 +115,46 @@ def test_every_token_passes_its_experts() -> None:
     """Ten tokens of all groups pass two of eight experts, of three matrices each; a multiply-accumulate is 2 FLOPs."""
     experts = ExpertsKernel("experts", hidden_size=64, inner_size=32, experts=8, active=2, matrices=3)
     assert kernel_flops(experts, Load(tokens=5.0, all_tokens=10.0)) == 2 * 10 * 2 * 3 * 64 * 32
+
+
+NORM = Pointwise("norm", row_bytes=100.0, fixed_bytes=7.0)
+INSIDE = Pointwise("activation", row_bytes=100.0, launches=0)
+PROMPTS = replace(LOAD, sequences=0.0, context=0.0, has_prompts=True)
+DECODING = replace(LOAD, tokens=4.0, all_tokens=4.0, prompts=0.0, length=0.0)
+BANDWIDTH = 3.352e12
+"""Bytes per second of an H100 SXM5: five stacks of HBM3, 5,120 bits at 2,619 MHz (NVIDIA's data sheet: 3.35 TB/s)."""
+
+LEAST_BYTES = [
+    # decoding: all that a kernel moves, but quantised operands; of experts those that one token reads
+    (DECODING, GATE, 512 * 256 + 4 * 256 + 2 * 4 * 512),
+    (DECODING, EXPERTS, 3 * 64 * 32),
+    (DECODING, DECODE, 4 * (100 * 2 * 128 + 2 * 2 * 8 * 64)),
+    (DECODING, NORM, 4 * 100 + 7),
+    (DECODING, INSIDE, 0),
+    # prompts: weights alone, since activations may stay in the L2 cache
+    (PROMPTS, GATE, 512 * 256),
+    (PROMPTS, EXPERTS, 3 * 64 * 32),
+    (PROMPTS, PROMPT, 0),
+    (PROMPTS, NORM, 0),
+]
+
+
+@pytest.mark.parametrize(("load", "kernel", "expected"), LEAST_BYTES)
+def test_the_least_time_is_that_of_the_bytes_that_must_move(load: Load, kernel: Kernel, expected: float) -> None:
+    step = EngineStep(find_device("h100-sxm"), "vllm", FP8)
+    assert least_s(step, [CountedKernel(kernel, 1)], load) == pytest.approx(expected / BANDWIDTH, rel=1e-3)
+
+
+@pytest.mark.parametrize("load", [DECODING, PROMPTS])
+def test_times_and_counts_of_several_kernels_add_up(load: Load) -> None:
+    step = EngineStep(find_device("h100-sxm"), "vllm", FP8)
+    kernels = [
+        CountedKernel(kernel, count) for count, (its_load, kernel, _) in enumerate(LEAST_BYTES, 2) if its_load is load
+    ]
+
+    def activity_of(counted: list[CountedKernel]) -> list[float]:
+        return [least_s(step, counted, load), *kernel_activity(step, counted, load)]
+
+    alone = [activity_of([CountedKernel(counted.kernel, 1)]) for counted in kernels]
+    sums = [sum(counted.count * part for counted, part in zip(kernels, parts)) for parts in zip(*alone)]
+    assert activity_of(kernels) == pytest.approx(sums, rel=1e-9)

@@ -6,6 +6,7 @@ Tests: serving/cache.py, serving/layer_timer.py.
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 import paleo_lite as pl
@@ -16,7 +17,7 @@ from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.cache import cached_bytes, measure_room
 from paleo_lite.serving.deployment import timer_of
-from paleo_lite.serving.iteration_times import IterationTimes, ScheduledTokens, as_table
+from paleo_lite.serving.iteration_times import IterationTimes, ScheduledTokens, as_table, slowest_stages
 from paleo_lite.serving.placement import ModelOnDevice
 from paleo_lite.serving.timer import tabulate
 
@@ -199,3 +200,53 @@ def test_links_of_a_node_take_memory_for_their_communicators() -> None:
     }
     joined, apart = (pl.serve("llama-3.1-8b", **asked, **link) for link in ({}, {"link": "pcie5-x16"}))
     assert (apart.cache_bytes - joined.cache_bytes) / 2**30 == pytest.approx(2.07 - 0.25)
+
+
+TABLES = IterationTimes(
+    token_s=[1.0, 2.0, 3.0, 5.0], head_s=[0.5, 1.0, 1.5, 2.5], contexts=[0.0, 100.0],
+    decode_attention_s=[[0.0, 0.0], [1.0, 3.0], [2.0, 6.0], [3.0, 9.0]], prompt_attention_s=[0.0, 0.1, 0.4, 0.9],
+    relative_low=[0.5] * 4, relative_high=[2.0] * 4, experts_s=[0.0, 7.0, 11.0, 13.0], prompt_s=0.25,
+)  # fmt: skip
+WITH_PROMPTS = msgspec.structs.replace(TABLES, token_s=[10.0, 20.0, 30.0, 50.0], experts_s=[0.0, 70.0, 110.0, 130.0])
+BOTH = msgspec.structs.replace(TABLES, with_prompts=WITH_PROMPTS)
+DECODING = ScheduledTokens(2, 100.0)
+MIXED = ScheduledTokens(1, 50.0, [(0, 2)], 1)
+ITERATIONS = [(DECODING, 3.0 + 1.5 + 4.0 + 11.0), (MIXED, 50.0 + 1.5 + 2.0 + 130.0 + 0.4 + 0.25)]
+"""Iterations with the sums of tokens, heads, attention of half the largest context, experts and prompts."""
+
+
+@pytest.mark.parametrize(("scheduled", "expected_s"), ITERATIONS)
+def test_an_iteration_is_the_sum_of_its_parts(scheduled: ScheduledTokens, expected_s: float) -> None:
+    """Iterations with prompts have tables of their own."""
+    assert BOTH.iteration_s(scheduled) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(("scheduled", "expected_s"), ITERATIONS)
+def test_tables_times_a_factor_have_iterations_times_the_factor(scheduled: ScheduledTokens, expected_s: float) -> None:
+    assert BOTH.times_factors([3.0] * 4).iteration_s(scheduled) == pytest.approx(3 * expected_s)
+    assert BOTH.scaled("low").iteration_s(scheduled) == pytest.approx(expected_s / 2)
+    assert BOTH.scaled("high").iteration_s(scheduled) == pytest.approx(expected_s * 2)
+
+
+@pytest.mark.parametrize(("scheduled", "expected_s"), ITERATIONS)
+def test_a_share_of_the_blocks_takes_its_share_beside_the_whole_head(
+    scheduled: ScheduledTokens, expected_s: float
+) -> None:
+    head_s = 1.5
+    assert BOTH.of_blocks(0.25).iteration_s(scheduled) == pytest.approx(head_s + (expected_s - head_s) / 4)
+
+
+@pytest.mark.parametrize("field", ["token_s", "head_s", "decode_attention_s", "prompt_attention_s", "prompt_s"])
+def test_a_stage_that_is_slower_in_one_place_is_kept(field: str) -> None:
+    slower = msgspec.structs.replace(TABLES, **{field: (1.01 * np.asarray(getattr(TABLES, field))).tolist()})
+    assert TABLES.is_never_slower_than(slower) and not slower.is_never_slower_than(TABLES)
+    assert slowest_stages([TABLES, slower]) == slowest_stages([slower, TABLES]) == (slower,)
+    assert slowest_stages([TABLES, TABLES]) == (TABLES,)
+
+
+def test_groups_of_attention_wait_for_the_one_with_the_most_sequences() -> None:
+    """Three sequences on two groups: two of them on one; all of them pass the experts, and are divided for the head."""
+    groups = msgspec.structs.replace(TABLES, attention_data=2)
+    assert groups.iteration_s(ScheduledTokens(3, 150.0)) == pytest.approx(3.0 + 1.5 + 4.0 + 13.0)
+    by_rank = ScheduledTokens(0, 0.0, [(0, 1), (0, 2)], 1, [0, 1])
+    assert groups.iteration_s(by_rank) == pytest.approx(3.0 + 1.0 + 13.0 + 0.4 + 0.25)
