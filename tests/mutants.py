@@ -1,14 +1,13 @@
 """Mutation testing: make small faults in the package, one at a time; the tests must fail.
 
-    python tests/mutants.py cover [PYTEST ARGUMENTS]   run the tests, and record which test runs which line
     python tests/mutants.py try [--count N] [--random-state N] [--folders A,B]   try a sample of mutants, of all folders
         or of those named; resumes after an interruption
-    python tests/mutants.py again [the same options]   try its survivors with test files changed since then
+    python tests/mutants.py again [the same options]   try the survivors of that sample with the test files of today
 
-cosmic-ray makes the mutants in a copy of the repository, ``build/mutants/mutated``. Only the tests that run the changed
-statement are run for each mutant, those of the changed file first. A mutant in a statement that no test runs survives.
-A test that fails without a mutant, too, catches none. Code that computes nothing is not mutated: annotations,
-decorators, the options ``frozen``, ``eq`` and ``strict``, code for type checkers, and error messages.
+cosmic-ray makes the mutants in a copy of the repository, ``build/mutants/mutated``. Each is tried in two stages:
+against the test files nearest to its module, and, if it survives, against tests that ask the whole product. A test that
+fails without a mutant, too, catches none. Code that computes nothing is not mutated: annotations, decorators, the
+options ``frozen``, ``eq`` and ``strict``, code for type checkers, and error messages.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
-import functools
 import importlib
 import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -40,27 +39,20 @@ FOLDERS = (
 )  # fmt: skip
 """Folders of the package that are mutated, unless ``--folders`` names some of them."""
 
-USERS = ("api", "cli", "profiles", "questions", "reporting")
-"""Folders whose tests use the mutated ones, and are run unless they are slow."""
-
 BUILD = Path(__file__).parents[1] / "build" / "mutants"
-TREE = BUILD / "tree"
 MUTATED = BUILD / "mutated"
-COVERED = BUILD / "covered"
-PASSED = BUILD / "passed.json"
 RESULTS = BUILD / "results.json"
-AGAIN = BUILD / "again.json"
 OUTPUT = BUILD / "output.txt"
 CAUGHT_BY = BUILD / "caught_by.txt"
 
-FIRST_S = 5
-"""Processor seconds of the first batch of tests: those of the mutant's own file and folder, short tests first."""
+NEAREST_S = 20
+"""Processor seconds after which no further test of the nearest files is begun."""
 
-LONGEST_S = 60
-"""Processor seconds of all tests that are run for one mutant."""
+WHOLE_S = 40
+"""The same of the tests that ask the whole product."""
 
-CLOSEST = 3
-"""Number of tests named for each survivor: those that were run first, of the mutant's own file if there are any."""
+WHOLE = ("tests/test_impossible.py", "tests/test_metamorphic.py", "tests/test_golden.py", "tests/questions")
+"""Tests that ask the whole product, those that ask much in little time first."""
 
 PRELOADED = ("hypothesis", "torch", "scipy.optimize", "pandas")
 """Modules that are imported once, rather than for each mutant."""
@@ -78,47 +70,19 @@ GUARDS = ("frozen", "eq", "strict")
 """Options of classes and of ``zip`` that only guard against misuse."""
 
 
-class Recorder:
-    """Records the duration of each passing test, and clears caches of functions between tests.
+class FirstFailure:
+    """Records the first failure, and skips some tests, and all of them once the processor time is used up."""
 
-    Otherwise only the first test that reads a device would be recorded as running the code that reads it.
-    """
-
-    def __init__(self):
-        self.seconds: dict[str, float] = {}
-        self.not_passed: set[str] = set()
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item):
-        for module in [module for name, module in sys.modules.items() if name.startswith("paleo_lite")]:
-            for value in vars(module).values():
-                if isinstance(value, functools._lru_cache_wrapper):
-                    value.cache_clear()
-        if "paleo_lite.timing.workload" in sys.modules:
-            sys.modules["paleo_lite.timing.workload"]._CACHE.clear()
-        start_s = sum(os.times()[:4])  # of the processor, so that a busy machine does not count
-        result = yield
-        self.seconds[item.nodeid] = sum(os.times()[:4]) - start_s
-        return result
-
-    def pytest_runtest_logreport(self, report):
-        if not report.passed:
-            self.not_passed.add(report.nodeid)
-
-    def pytest_sessionfinish(self):
-        PASSED.write_text(json.dumps({test: s for test, s in self.seconds.items() if test not in self.not_passed}))
-
-
-class Chosen:
-    """Selects tests by their names or files, except some, and records the first failure."""
-
-    def __init__(self, tests, left_out):
-        self.tests = set(tests)
+    def __init__(self, left_out: set[str], limit_s: float):
         self.left_out = left_out
+        self.limit_s = limit_s
 
-    def selects(self, item):
-        file = item.nodeid.partition("::")[0]
-        return item.nodeid not in self.left_out and not self.tests.isdisjoint((item.nodeid, file))
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item):
+        if item.nodeid in self.left_out:
+            pytest.skip("fails without a mutant, too")
+        if sum(os.times()[:4]) > self.limit_s:
+            pytest.skip("the time of a mutant is used up")
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
@@ -130,10 +94,6 @@ class Chosen:
         crash = getattr(report.longrepr, "reprcrash", None)
         message = str(crash.message if crash else report.longrepr)
         CAUGHT_BY.write_text(f"{report.nodeid}\n{message[:300]}")
-
-    def pytest_collection_modifyitems(self, config, items):
-        config.hook.pytest_deselected(items=[item for item in items if not self.selects(item)])
-        items[:] = [item for item in items if self.selects(item)]
 
 
 def run_tests(arguments: list[str], plugin: object) -> int:
@@ -147,40 +107,14 @@ def run_tests(arguments: list[str], plugin: object) -> int:
     )
 
 
-def default_tests() -> list[str]:
-    """Return the arguments of pytest for all tests of `FOLDERS`, and the tests of `USERS` that are not slow."""
-    return [*(f"tests/{folder}" for folder in FOLDERS + USERS), "-k", f"not (slow and ({' or '.join(USERS)}))"]
-
-
-def cover(arguments: list[str]) -> None:
-    shutil.rmtree(BUILD, ignore_errors=True)
-    kept = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
-    for name in kept.split("\0")[:-1]:
-        (TREE / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(name, TREE / name)
-    os.environ |= {"PYTHONPATH": str(TREE), "COVERAGE_FILE": str(COVERED), "PYTHONDONTWRITEBYTECODE": "1"}
-    # Compiled files are checked by their source's content, not by its time: a mutant cannot be overlooked.
-    compileall = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "paleo_lite"]
-    subprocess.run([sys.executable, *compileall], check=True, cwd=TREE)
-    options = ["--cov=paleo_lite", "--cov-context=test", "--cov-report="]
-    recording = [sys.executable, __file__, "_record", *options, *(arguments or default_tests())]
-    subprocess.run(recording, check=False, cwd=TREE)
-
-
 class Places:
-    """The statements of one module, and the tests that run them."""
+    """The text of one module, and the parts of it that are not mutated."""
 
-    def __init__(self, path: Path, contexts: dict[int, set[str]], imported: set[int]):
-        self.contexts = contexts
-        self.imported = imported  # lines that run when the module is imported
-        text = (TREE / path).read_text()
+    def __init__(self, path: str):
+        text = Path(path).read_text()
         self.lines = text.splitlines()
-        self.tree = ast.parse(text)
         self.skipped: list[ast.AST] = []
-        self.inside: list[tuple[int, int]] = []  # first and last lines of functions' bodies
-        for node in ast.walk(self.tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self.inside.append((node.body[0].lineno, node.end_lineno))
+        for node in ast.walk(ast.parse(text)):
             self.skipped += [
                 *getattr(node, "decorator_list", ()),
                 getattr(node, "annotation", None),
@@ -198,28 +132,6 @@ class Places:
         line, column = position
         place = (line, len(self.lines[line - 1][:column].encode()))
         return any((n.lineno, n.col_offset) <= place < (n.end_lineno, n.end_col_offset) for n in self.skipped)
-
-    def in_function(self, line: int) -> bool:
-        return any(first <= line <= last for first, last in self.inside)
-
-    def tests_of(self, line: int) -> set[str] | None:
-        """Return the tests that run a statement; None if it runs only when the module is imported."""
-        if not self.in_function(line):
-            return None
-        statements = [
-            node
-            for node in ast.walk(self.tree)
-            if isinstance(node, (ast.stmt, ast.ExceptHandler)) and node.lineno <= line <= node.end_lineno
-        ]
-        statement = max(statements, key=lambda node: (node.lineno, -node.end_lineno))
-        body = getattr(statement, "body", None)
-        last = max(statement.lineno, body[0].lineno - 1) if body else statement.end_lineno
-        lines = range(statement.lineno, last + 1)
-        found = set().union(*(self.contexts.get(n, ()) for n in lines))
-        return None if not found and self.imported.intersection(lines) else found
-
-    def tests(self) -> set[str]:
-        return set().union(*(found for line, found in self.contexts.items() if self.in_function(line)))
 
 
 class Mutant(NamedTuple):
@@ -244,13 +156,15 @@ def chosen_operators() -> Iterator[str]:
             yield name
 
 
-def all_mutants(places: dict[str, Places]) -> Iterator[Mutant]:
+def all_mutants(folders: list[str]) -> Iterator[Mutant]:
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator
 
     operators = {name: get_operator(name)() for name in chosen_operators()}
-    for path, place in places.items():
-        nodes = list(ast_nodes(get_ast_from_path(TREE / path)))
+    paths = [path for folder in folders for path in sorted(Path("paleo_lite", folder).rglob("*.py"))]
+    for path in map(str, paths):
+        place = Places(path)
+        nodes = list(ast_nodes(get_ast_from_path(Path(path))))
         for name, operator in operators.items():
             found = ((node, start, end) for node in nodes for start, end in operator.mutation_positions(node))
             for occurrence, (node, start, end) in enumerate(found):
@@ -260,115 +174,14 @@ def all_mutants(places: dict[str, Places]) -> Iterator[Mutant]:
                     yield Mutant(path, *start, name, occurrence)
 
 
-def sample(places: dict[str, Places], count: int, random_state: int) -> list[Mutant]:
+def sample(count: int, random_state: int, folders: list[str]) -> list[Mutant]:
     """Draw places at random, each with one of its mutants."""
     of_place = defaultdict(list)
-    for mutant in all_mutants(places):
+    for mutant in all_mutants(folders):
         of_place[mutant.path, mutant.line, mutant.column, mutant.operator.split("_")[0]].append(mutant)
     print(f"{len(of_place)} places, {sum(map(len, of_place.values()))} mutants")
     draw = random.Random(random_state)
     return [draw.choice(of_place[place]) for place in draw.sample(sorted(of_place), count)]
-
-
-def read_places(folders: list[str]) -> dict[str, Places]:
-    from coverage import CoverageData
-
-    data = CoverageData(str(COVERED))
-    data.read()
-    passed = json.loads(PASSED.read_text())
-    of_file = defaultdict(set)
-    for test in passed:
-        of_file[test.partition("::")[0]].add(test)
-    places = {}
-    for folder in folders:
-        for path in sorted((TREE / "paleo_lite" / folder).rglob("*.py")):
-            name = str(path.relative_to(TREE))
-            runs, imported = defaultdict(set), set()
-            for line, contexts in (data.contexts_by_lineno(name) if name in data.measured_files() else {}).items():
-                if "" in contexts:
-                    imported.add(line)
-                for context in filter(None, contexts):
-                    test, _, when = context.rpartition("|")
-                    # A fixture of a whole file is recorded for the file's first test.
-                    runs[line] |= of_file[test.partition("::")[0]] if when == "setup" else {test} & passed.keys()
-            places[name] = Places(Path(name), runs, imported)
-    return places
-
-
-def in_child(tests: list[str], limit_s: int, left_out: set[str]) -> None:
-    os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
-    assert not any(name.split(".")[0] == "paleo_lite" for name in sys.modules), "the mutant would not be loaded"
-    with OUTPUT.open("w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    os.chdir(MUTATED)
-    sys.path[0] = str(MUTATED)
-    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-    os._exit(run_tests(["-x", *files], Chosen(tests, left_out)))
-
-
-def run_in_child(tests: list[str], limit_s: int, left_out: set[str]) -> str:
-    """Return the name and message of the first failing test, or an empty text."""
-    CAUGHT_BY.unlink(missing_ok=True)
-    child = multiprocessing.get_context("fork").Process(target=in_child, args=(tests, limit_s, left_out))
-    child.start()
-    child.join(20 * limit_s)  # `limit_s` is processor time; this wall-clock limit stops tests that wait forever
-    if child.exitcode is None:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.join()
-        return "waits forever"
-    if CAUGHT_BY.exists():
-        return CAUGHT_BY.read_text()
-    if child.exitcode < 0:
-        return f"{signal.Signals(-child.exitcode).name} after {limit_s} s"
-    if child.exitcode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):  # all tests may be left out
-        sys.exit(f"pytest ended with {child.exitcode} and no failed test: {OUTPUT}")
-    return ""
-
-
-class Runner:
-    """Runs tests with one mutant at a time, in `MUTATED`."""
-
-    def __init__(self):
-        shutil.rmtree(MUTATED, ignore_errors=True)  # an interrupted run leaves a mutant in it
-        shutil.copytree(TREE, MUTATED, symlinks=True)
-        self.passing: set[str] = set()
-        self.failing: set[str] = set()
-        os.environ |= {"PYTHONPATH": str(MUTATED), "PYTHONDONTWRITEBYTECODE": "1"}
-        for name in PRELOADED:
-            importlib.import_module(name)
-
-    def fails_without_mutant(self, test: str) -> bool:
-        if test not in self.passing | self.failing:
-            failure = run_in_child([test], LONGEST_S * 10, set())
-            (self.failing if failure else self.passing).add(test)
-        return test in self.failing
-
-    def catch(self, mutant: Mutant, batches: list[tuple[list[str], int]]) -> tuple[str, list[str]] | None:
-        """Return the first failure and the changed lines, of batches with time limits; None if it does not compile."""
-        from cosmic_ray.mutating import use_mutation
-        from cosmic_ray.plugins import get_operator
-
-        failure = ""
-        remaining = [batch for batch in batches if batch[0]]
-        while True:
-            with use_mutation(MUTATED / mutant.path, get_operator(mutant.operator)(), mutant.occurrence) as texts:
-                try:
-                    compile(texts[1], mutant.path, "exec")
-                except SyntaxError:
-                    return None
-                while remaining and not failure:
-                    tests, limit_s = remaining[0]
-                    failure = run_in_child(tests, limit_s, self.failing)
-                    if not failure:
-                        del remaining[0]
-            difference = difflib.unified_diff(*(text.splitlines() for text in texts), lineterm="", n=0)
-            changed = list(difference)[3:]
-            test = failure.partition("\n")[0]
-            if "::" not in test or not self.fails_without_mutant(test):
-                return failure, changed
-            failure = ""
 
 
 def mirror(path: str) -> str:
@@ -377,113 +190,145 @@ def mirror(path: str) -> str:
     return f"tests/{folder}/test_{name}"
 
 
-def try_mutant(
-    mutant: Mutant, places: dict[str, Places], seconds: dict[str, float], runner: Runner
-) -> dict[str, object] | None:
-    """Return which test fails with a mutant; None if the mutant does not compile."""
-    folder = "tests/" + mutant.path.split("/")[1]
-    own_file = mirror(mutant.path)
-    found = places[mutant.path].tests_of(mutant.line)
-    if found is None:
-        found = places[mutant.path].tests()
-        found = found | {test for test in seconds if test.partition("::")[0] == own_file}  # for a constant
-        if not found:
-            same_folder = [place for name, place in places.items() if Path(name).parent == Path(mutant.path).parent]
-            found = set().union(*(place.tests() for place in same_folder))
+def nearest_files(path: str) -> list[str]:
+    """Return the test files of a module: its own, those that name or import it, and the others of its folder."""
+    inside = path.removeprefix("paleo_lite/")
+    module = inside.removesuffix(".py").replace("/", ".")
+    parent, _, name = module.rpartition(".")
+    imports = re.compile(rf"paleo_lite\.{module}\b|from paleo_lite\.{parent} import [^\n]*\b{name}\b")
+    folder = f"tests/{inside.split('/')[0]}/"
 
-    def order(test: str) -> tuple[object, ...]:
-        return test.partition("::")[0] != own_file, not test.startswith(folder), seconds[test], test
+    def distance(file: str) -> int:
+        if file == mirror(path):
+            return 0
+        text = Path(file).read_text()
+        if inside in text.split('"""')[1]:
+            return 1
+        if imports.search(text):
+            return 2 if file.startswith(folder) else 3
+        return 4 if file.startswith(folder) else 5
 
-    ordered = sorted(found, key=order)
-    batches: tuple[list[str], list[str]] = ([], [])
-    total_s = 0.0
-    for test in ordered:
-        total_s += seconds[test]
-        if total_s <= LONGEST_S:
-            batches[total_s > FIRST_S].append(test)
-    with_limits = [(sorted(tests), 60 + 10 * round(sum(seconds[test] for test in tests))) for tests in batches]
-    caught = runner.catch(mutant, with_limits)
-    if caught is None:
-        return None
-    ran = sum(map(len, batches))
-    return {
-        "caught_by": caught[0],
-        "closest": ordered[:CLOSEST],
-        "tests": ran,
-        "not_run": len(ordered) - ran,
-        "change": caught[1],
-    }
+    distances = {str(file): distance(str(file)) for file in sorted(Path("tests").rglob("test_*.py"))}
+    return sorted((file for file in distances if distances[file] < 5), key=distances.__getitem__)
 
 
-def try_sample(count: int, random_state: int, folders: list[str]) -> None:
-    places = read_places(folders)
-    seconds = json.loads(PASSED.read_text())
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    mutants = sample(places, count, random_state)
+def in_child(files: list[str], limit_s: int, left_out: set[str]) -> None:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (3 * limit_s, 3 * limit_s + 5))  # of a mutant that never ends
+    assert not any(name.split(".")[0] == "paleo_lite" for name in sys.modules), "the mutant would not be loaded"
+    with OUTPUT.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(MUTATED)
+    sys.path[0] = str(MUTATED)
+    os._exit(run_tests(["-x", *files], FirstFailure(left_out, sum(os.times()[:4]) + limit_s)))
+
+
+def run_in_child(files: list[str], limit_s: int, left_out: set[str]) -> str:
+    """Return the name and message of the first failing test, or an empty text."""
+    CAUGHT_BY.unlink(missing_ok=True)
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(files, limit_s, left_out))
+    child.start()
+    child.join(30 * limit_s)  # `limit_s` is processor time; this wall-clock limit stops tests that wait forever
+    if child.exitcode is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+        return "waits forever"
+    if CAUGHT_BY.exists():
+        return CAUGHT_BY.read_text()
+    if child.exitcode < 0:
+        return f"{signal.Signals(-child.exitcode).name} after {3 * limit_s} s"
+    if child.exitcode:
+        sys.exit(f"pytest ended with {child.exitcode} and no failed test: {OUTPUT}")
+    return ""
+
+
+class Runner:
+    """Runs tests with one mutant at a time, in `MUTATED`, a copy of the files that git knows or does not ignore."""
+
+    def __init__(self):
+        shutil.rmtree(MUTATED, ignore_errors=True)  # an interrupted run leaves a mutant in it
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        for name in subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")[:-1]:
+            if Path(name).is_file():
+                (MUTATED / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(name, MUTATED / name)
+        self.passing: set[str] = set()
+        self.failing: set[str] = set()
+        os.environ |= {"PYTHONPATH": str(MUTATED), "PYTHONDONTWRITEBYTECODE": "1"}
+        # Compiled files are checked by their source's content, not by its time: a mutant cannot be overlooked.
+        compileall = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "paleo_lite"]
+        subprocess.run([sys.executable, *compileall], check=True, cwd=MUTATED)
+        for name in PRELOADED:
+            importlib.import_module(name)
+
+    def fails_without_mutant(self, test: str) -> bool:
+        if test not in self.passing | self.failing:
+            failure = run_in_child([test], WHOLE_S, set())
+            (self.failing if failure else self.passing).add(test)
+        return test in self.failing
+
+    def try_mutant(self, mutant: Mutant) -> dict[str, object] | None:
+        """Return which test fails with a mutant, and in which stage; None if the mutant does not compile."""
+        from cosmic_ray.mutating import use_mutation
+        from cosmic_ray.plugins import get_operator
+
+        nearest = nearest_files(mutant.path)
+        stages = {"nearest": (nearest, NEAREST_S), "whole": (list(WHOLE), WHOLE_S)}
+        result = {"caught_by": "", "stage": "", "closest": nearest[:2]}
+        while stages:
+            stage = next(iter(stages))
+            with use_mutation(MUTATED / mutant.path, get_operator(mutant.operator)(), mutant.occurrence) as texts:
+                try:
+                    compile(texts[1], mutant.path, "exec")
+                except SyntaxError:
+                    return None
+                result["change"] = list(difflib.unified_diff(*(t.splitlines() for t in texts), lineterm="", n=0))[3:]
+                failure = run_in_child(*stages[stage], self.failing)
+            test = failure.partition("\n")[0]
+            if not failure:
+                del stages[stage]
+            elif "::" not in test or not self.fails_without_mutant(test):
+                return result | {"caught_by": failure, "stage": stage}
+        return result
+
+
+def try_sample(mutants: list[Mutant], again: bool) -> None:
+    """Try the mutants of a sample that have not been tried, or its survivors again."""
+    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     runner = Runner()
     for number, mutant in enumerate(mutants, 1):
-        if str(mutant) not in results:
-            results[str(mutant)] = try_mutant(mutant, places, seconds, runner)
-            RESULTS.write_text(json.dumps(results, indent=1))
-            print(f"{number} of {count}: {mutant}: {results[str(mutant)]}", flush=True)
-    report({mutant: results[str(mutant)] for mutant in mutants})
-
-
-def try_again(count: int, random_state: int, folders: list[str]) -> None:
-    """Try the survivors of a sample again, in the recorded package, with the test files that changed since then."""
-    results = json.loads(RESULTS.read_text())
-    mutants = sample(read_places(folders), count, random_state)
-    runner = Runner()
-    changed = []
-    for path in sorted(Path("tests").rglob("*.py")):
-        copy = MUTATED / path
-        if not copy.exists() or path.read_bytes() != copy.read_bytes():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, copy)
-            if path.name.startswith("test_"):
-                changed.append(str(path))
-    for number, mutant in enumerate(mutants, 1):
-        result = results[str(mutant)]
-        if result and not result["caught_by"]:
-            files = sorted(changed, key=lambda file: (file != mirror(mutant.path), file))
-            same_folder = [file for file in files if file.startswith("tests/" + mutant.path.split("/")[1])]
-            failure, _ = runner.catch(mutant, [([file], LONGEST_S * 5) for file in same_folder]) or ("", [])
-            result["caught_by"] = failure
-            print(f"{number} of {count}: {mutant}: {result}", flush=True)
-    AGAIN.write_text(json.dumps(results, indent=1))
-    report({mutant: results[str(mutant)] for mutant in mutants})
+        name = str(mutant)
+        if name not in stored or (again and stored[name] and not stored[name]["caught_by"]):
+            stored[name] = runner.try_mutant(mutant)
+            if again and stored[name]:
+                stored[name]["stage"] = "again"
+            RESULTS.write_text(json.dumps(stored, indent=1))
+            print(f"{number} of {len(mutants)}: {name}: {stored[name]}", flush=True)
+    report({mutant: stored[str(mutant)] for mutant in mutants})
 
 
 def report(results: dict[Mutant, dict[str, object] | None]) -> None:
     tried = {mutant: result for mutant, result in results.items() if result is not None}
     for mutant, result in tried.items():
         if not result["caught_by"]:
-            print(f"\nsurvived {result['tests']} tests: {mutant}", *result["change"], sep="\n")
-            print("closest tests:", *result["closest"] or ["none"], sep="\n    ")
+            print(f"\nsurvived: {mutant}", *result["change"], "closest tests:", *result["closest"], sep="\n")
     print(f"\n{len(results) - len(tried)} did not compile")
     for folder in (*FOLDERS, ""):
-        caught = [
-            bool(result["caught_by"])
-            for mutant, result in tried.items()
-            if mutant.path.startswith(f"paleo_lite/{folder}")
-        ]
-        print(f"{folder or 'all':12} {sum(caught)} of {len(caught)} caught")
+        stages = [result["stage"] for mutant, result in tried.items() if mutant.path.startswith(f"paleo_lite/{folder}")]
+        caught = {stage: stages.count(stage) for stage in ("nearest", "whole", "again") if stage in stages}
+        print(f"{folder or 'all':20} {sum(caught.values())} of {len(stages)} caught: {caught}")
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["_record"]:  # runs in the copy, in a process that coverage measures from its start
-        return run_tests(sys.argv[2:], Recorder())
-    if sys.argv[1:2] == ["cover"]:
-        cover(sys.argv[2:])
-        return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["try", "again"])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--random-state", type=int, default=2026)
     parser.add_argument("--folders", type=lambda text: text.split(","), default=list(FOLDERS))
     arguments = parser.parse_args()
-    run = {"try": try_sample, "again": try_again}[arguments.what]
-    run(arguments.count, arguments.random_state, arguments.folders)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    try_sample(sample(arguments.count, arguments.random_state, arguments.folders), arguments.what == "again")
     return 0
 
 
