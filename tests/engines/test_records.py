@@ -26,7 +26,7 @@ from paleo_lite.engines.kernels import (
     ProductKernel,
 )
 from paleo_lite.engines.placed import fusion_of
-from paleo_lite.engines.records import KERNELS
+from paleo_lite.engines.records import KERNELS, SERVERS
 
 SGLANG = "tracelens_models/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"
 """SGLang on an MI300X, which decodes 32 sequences of Qwen3 8B in a captured graph."""
@@ -171,3 +171,32 @@ def test_the_first_and_the_last_kernels_of_gpt_oss_under_vllm() -> None:
         sum(part in name for name in names) for part in ("multimem_all_reduce", "AllGather", "rms_norm_kernel")
     )
     assert (ours["all-reduce"], ours["all-gather"], ours["norm"]) == (reduced, gathered, norms) == (73, 1, 73)
+
+
+PLAUSIBLE = {
+    "context_share": (0, 0.05),
+    "communicator_bytes": (0.5e9, 5e9),
+    "logit_bytes": (0, 64),  # copies of a logit in 4 bytes, and what sorting needs
+    "overhead_s": (1e-4, 2e-2),
+    "draft_pass_s": (0, 1e-2),
+    "eager_sequence_s": (0, 1e-2),
+    "nucleus_logit_s": (1e-12, 1e-9),  # a logit is read and written in 4 bytes: 8 of the 3.35e12 per second of an H100
+    "request_overhead_s": (1e-4, 0.1),
+    "memory_fraction": (0.5, 1),
+    "max_batched_tokens": (512, 65_536),
+    "max_sequences": (1, 8192),
+    "block_tokens": (1, 128),
+}
+"""Range of each limit and time of servers that their documentation, or a measurement of any of them, has."""
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_limits_and_times_of_a_server_have_their_units(name: str) -> None:
+    """A figure in another unit, or with a factor of a thousand too many, is outside."""
+    server = SERVERS[name]
+    outside = {
+        field: getattr(server, field)
+        for field, (least, most) in PLAUSIBLE.items()
+        if getattr(server, field) is not None and not least <= getattr(server, field) <= most
+    }
+    assert not outside
