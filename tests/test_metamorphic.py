@@ -17,6 +17,8 @@ import pytest
 
 import paleo_lite as pl
 from asked import scaling
+from paleo_lite.architectures import Network
+from paleo_lite.architectures.builder import Blob, Builder, Window
 from paleo_lite.counting import GENERATION_PHASES, PHASES
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.errors import PaleoError
@@ -252,3 +254,49 @@ def test_rows_of_many_devices(seed: int) -> None:
             # If the samples do not fit on one worker, it is compared with a smaller batch, which is slower per sample.
             if question["strategy"] == "data" and row["speedup_over"] == 1 and row["fits"] is not False:
                 assert row["speedup"] <= row["workers"] * (1 + 1e-9), said
+
+
+WINDOWS = {
+    "plain": {"window": Window((3, 5), (1, 1), (1, 2))},
+    "by Fourier transform": {"window": Window((5, 11), (1, 1), (2, 5))},
+    "one row": {"window": Window((1, 7), (1, 1), (0, 3))},
+    "strided": {"window": Window((5, 3), (2, 1), (2, 0))},
+    "dilated": {"window": Window((3, 3), (1, 1), (2, 1), (2, 1))},
+    "same": {"window": Window((5, 2), (3, 2), "same")},
+    "grouped": {"window": Window((3, 5), (1, 2), (1, 2)), "groups": 4},
+    "transposed": {"window": Window((4, 3), (2, 1), (1, 1)), "transposed": True},
+}
+"""Convolutions that are not square."""
+
+
+def on_its_side(sizes: object) -> object:
+    """Sizes of both directions, in the other order."""
+    return sizes[::-1] if isinstance(sizes, tuple) else sizes
+
+
+def network_of_windows(size: tuple[int, int], *, is_turned: bool) -> Network:
+    """A network of all convolutions and of pooling, for pictures of a size, or for those pictures on their side."""
+    builder = Builder("windows")
+    turn = on_its_side if is_turned else lambda sizes: sizes
+    image = builder.add("input", "view", [Blob((1, 128, *turn(size)))], (1, 128, *turn(size)))
+    for name, options in WINDOWS.items():
+        window = Window(*map(turn, options["window"]))
+        blob = builder.convolution(name, image, 128, **{**options, "window": window})
+        for is_largest in (True, False):
+            pool = Window(*map(turn, Window((3, 2), (2, 1), (1, 0))))
+            builder.pooling(f"{name} pool {is_largest}", blob, is_largest, pool, ceil=is_largest)
+    return builder.network("windows", ((1, 128, *turn(size)),), "made here")
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("v100-sxm2", "fp16"), ("titanx-maxwell", "fp32"), ("k80", "fp32")])
+@pytest.mark.parametrize("size", [(56, 30), (9, 200)])
+def test_a_picture_on_its_side_takes_as_long(gpu: str, precision: str, size: tuple[int, int]) -> None:
+    upright, turned = (
+        pl.predict(network_of_windows(size, is_turned=is_turned), gpu=gpu, precision=precision, batch_size=8,
+                   phase="training").to_dict()
+        for is_turned in (False, True)
+    )  # fmt: skip
+    assert turned["time_s"] == close(upright["time_s"]) and turned["memory"] == upright["memory"]
+    for layer, other in zip(upright["layers"], turned["layers"], strict=True):
+        for name in ("time_s", "bound_s", "flops", "bytes"):
+            assert other[name] == close(layer[name]), (layer["name"], name)
