@@ -53,47 +53,23 @@ def rank_deployments(
     batch limit the fastest of the `drafts` is simulated as well. Of the best, limits in between follow. What is of no
     interest by bounds is not simulated (`paleo_lite.serving.screening`).
     """
-    trials: list[LimitedPool] = []
-    tried_gpus: set[str] = set()  # on which any deployment fits
-    pools: list[PoolEstimate] = []
-    refused: dict[str, str] = {}
-    completed, total = 0, 0
-
-    def try_all(attempts: dict[str, Callable[[], Deployment]]) -> list[Deployment]:
-        nonlocal completed, total
-        fitting = []
-        total += len(attempts)
-        for description, make in attempts.items():
-            report(completed, total)
-            completed += 1
-            try:
-                deployment = make()
-                pool = _prepare_pool(deployment, demand, drafts)
-                trials.extend(_limited_pools(pool))
-                fitting.append(deployment)
-                tried_gpus.add(deployment.on_device.machine.device.id)
-                if can_split(deployment):
-                    pools.append(pool)
-            except PaleoError as error:
-                refused[description] = str(error)
-        return fitting
-
-    for deployment in try_all(deployments):
+    preparing = _Preparing(demand, drafts)
+    for deployment in preparing.prepare_all(deployments):
         if variants is not None:
-            try_all(variants(deployment))
+            preparing.prepare_all(variants(deployment))
     for gpu, attempts in (fallbacks or {}).items():
-        if gpu not in tried_gpus:
-            try_all(attempts)
+        if gpu not in preparing.fitting_gpus:
+            preparing.prepare_all(attempts)
+    refused = preparing.refused
     wide_pools = _prepare_wide(wide or {}, demand, drafts, refused)
-    pools += [pool for pool in wide_pools if can_split(pool.deployment)]
-    estimated = estimate_splits(pools, demand, criteria)
+    splittable = [pool for pool in (*preparing.pools, *wide_pools) if can_split(pool.deployment)]
+    estimated = estimate_splits(splittable, demand, criteria)
     pairs: list[tuple[Split, Candidate]] = []
     chosen = choose_splits(estimated, objectives, criteria.by)
-    for split in chosen:
-        report(completed, total + len(chosen))
-        completed += 1
+    for number, split in enumerate(chosen):
+        report(preparing.attempts + number, preparing.attempts + len(chosen))
         pairs.append((split, try_split(split, demand, objectives, criteria)))
-    screening = Screening(trials, [pair for _, pair in pairs], demand, objectives, criteria)
+    screening = Screening(preparing.trials, [pair for _, pair in pairs], demand, objectives, criteria)
     screening.run()
     alone = [candidate for _, candidate in screening.simulated]
     for estimate in choose_wide(estimate_wide(wide_pools), alone, demand, objectives, criteria):
@@ -117,6 +93,37 @@ def rank_deployments(
         left_out=tuple(left_out_of(trial, bound) for trial, bound in screening.left_out),
     )
     return choose(advice)
+
+
+class _Preparing:
+    """Prepares deployments for their trials, and keeps those that fit."""
+
+    def __init__(self, demand: Demand, drafts: tuple[DraftChoice, ...]) -> None:
+        self.demand, self.drafts = demand, drafts
+        self.pools: list[PoolEstimate] = []  # of those that fit
+        self.trials: list[LimitedPool] = []  # of these pools, at every batch limit
+        self.fitting_gpus: set[str] = set()  # on which any fits
+        self.refused: dict[str, str] = {}  # why the others do not, by their descriptions
+        self.attempts = 0
+
+    def prepare_all(self, attempts: dict[str, Callable[[], Deployment]]) -> list[Deployment]:
+        """Prepare deployments, and return those that fit."""
+        fitting = []
+        total = self.attempts + len(attempts)
+        for description, make in attempts.items():
+            report(self.attempts, total)
+            self.attempts += 1
+            try:
+                deployment = make()
+                pool = _prepare_pool(deployment, self.demand, self.drafts)
+                self.trials += _limited_pools(pool)
+            except PaleoError as error:
+                self.refused[description] = str(error)
+                continue
+            self.pools.append(pool)
+            fitting.append(deployment)
+            self.fitting_gpus.add(deployment.on_device.machine.device.id)
+        return fitting
 
 
 def _prepare_wide(
