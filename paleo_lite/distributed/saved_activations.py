@@ -85,69 +85,114 @@ class SavedActivations(NamedTuple):
         return self._replace(total_bytes=self.total_bytes - self.weights_bytes, weights_bytes=0.0)
 
 
+Tensors = dict[tuple[str, int], float]
+"""Bytes of saved tensors, by their kind and the layer whose result they are."""
+
+
 def saved_activations(workload: Workload, recipe: str | None) -> SavedActivations:
     """Return what a network saves for the backward pass of a sample, without the logits.
 
     `recipe` is that of narrow products.
     """
-    layers = workload.network.layers
-    positions = original_layers(workload.layers)  # of the layers of the network among those with adapters
-    parts = cached_for_layers(_module_layers, layers)
-    narrow_bytes = NUMBER_BYTES if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
-    sources = [_skip_views(layers, index) for index in range(len(layers))]
-    saved: dict[tuple[str, int], float] = {}
-    freed: dict[str, dict[tuple[str, int], float]] = {name: {} for name in RECOMPUTE_MODULES}
-    repeated: dict[str, set[int]] = {name: set() for name in RECOMPUTE_MODULES}
-    products_before = _activation_layers(layers)
-    for index, layer in enumerate(layers):
-        if index in products_before:
-            before = products_before[index]
-            saved["tensor", before] = prod(layers[before].outputs[0]) * NUMBER_BYTES
-            repeated["moe_act"].add(index)
-        elif class_of(layer) == "gemm" and _has_weight_gradient(workload.layers, positions[index]):
+    return _Saving(workload, recipe).sum_up()
+
+
+class _Saving:
+    """Tensors that the layers of a network save, and those that each module of `RECOMPUTE_MODULES` computes again."""
+
+    def __init__(self, workload: Workload, recipe: str | None) -> None:
+        self.workload = workload
+        self.layers = workload.network.layers
+        self.positions = original_layers(workload.layers)  # of the layers of the network among those with adapters
+        self.sources = [_skip_views(self.layers, index) for index in range(len(self.layers))]
+        self.narrow_bytes = NUMBER_BYTES if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
+        self.saved: Tensors = {}
+        self.freed: dict[str, Tensors] = {name: {} for name in RECOMPUTE_MODULES}
+        self.repeated: dict[str, set[int]] = {name: set() for name in RECOMPUTE_MODULES}
+        self.weights: Tensors = {}  # of eager attention
+
+    def sum_up(self) -> SavedActivations:
+        """Return the bytes of all layers and of each module."""
+        products_before = _activation_layers(self.layers)
+        for index, layer in enumerate(self.layers):
+            if index in products_before:
+                self.save("tensor", products_before[index], self.result_bytes(products_before[index]))
+                self.repeated["moe_act"].add(index)
+            else:
+                self.save_tensors_of(index, layer)
+        self.save_scores()
+        self.free_parts()
+        return SavedActivations(
+            sum(self.saved.values()),
+            sum(self.weights.values()),
+            tuple(sum(self.freed[name].values()) for name in RECOMPUTE_MODULES),
+            np.array(
+                [_are_at(self.workload.layers, self.positions, self.repeated[name]) for name in RECOMPUTE_MODULES]
+            ),
+        )
+
+    def save(self, kind: str, index: int, size: float, freed_by: str | None = None) -> None:
+        """Note the bytes of a tensor, and the module that computes it again."""
+        self.saved[kind, index] = size
+        if freed_by is not None:
+            self.freed[freed_by][kind, index] = size
+
+    def result_bytes(self, index: int) -> float:
+        """Return the bytes of the result of a layer."""
+        return prod(self.layers[index].outputs[0]) * NUMBER_BYTES
+
+    def save_tensors_of(self, index: int, layer: Layer) -> None:
+        """Note what a layer saves, and the module that repeats it."""
+        layers, sources, workload = self.layers, self.sources, self.workload
+        if class_of(layer) == "gemm" and _has_weight_gradient(workload.layers, self.positions[index]):
             source, elements, module = _product_input(layers, sources, index)
-            size = elements * (narrow_bytes if _is_saved_narrow(workload, positions[index]) else NUMBER_BYTES)
-            saved["product", source] = size
-            if module is not None:
-                freed[module]["product", source] = size
+            is_narrow = _is_saved_narrow(workload, self.positions[index])
+            self.save("product", source, elements * (self.narrow_bytes if is_narrow else NUMBER_BYTES), module)
         elif is_attention(layer):
-            saved |= _attention_inputs(layers, sources, layer)
-            saved["tensor", index] = prod(layer.outputs[0]) * NUMBER_BYTES
-            freed["core_attn"]["tensor", index] = prod(layer.outputs[0]) * NUMBER_BYTES
-            repeated["core_attn"].add(index)
+            self.saved |= _attention_inputs(layers, sources, layer)
+            self.save("tensor", index, self.result_bytes(index), "core_attn")
+            self.repeated["core_attn"].add(index)
         elif _is_norm(layer):
-            saved["norm", index] = prod(layer.outputs[0]) * NUMBER_BYTES
-            repeated["layernorm"].add(index)
+            self.save("norm", index, self.result_bytes(index))
+            self.repeated["layernorm"].add(index)
         elif layer.kind in ACTIVATIONS or _mixes_tokens(layer):
-            saved["tensor", _source(sources, layer, 0)] = prod(layer.inputs[0]) * NUMBER_BYTES
+            self.save("tensor", _source(sources, layer, 0), prod(layer.inputs[0]) * NUMBER_BYTES)
             if layer.kind in ACTIVATIONS:
-                repeated["moe_act"].add(index)
+                self.repeated["moe_act"].add(index)
         elif _is_gate(layers, sources, layer):
-            repeated["moe_act"].add(index)
-            _save_gated_inputs(saved, layers, sources, layer)
+            self.repeated["moe_act"].add(index)
+            _save_gated_inputs(self.saved, layers, sources, layer)
         elif _is_power_of_activation(layers, sources, layer):
-            repeated["moe_act"].add(index)
-    keys = workload.network.lengths.keys if workload.network.lengths else 0
-    scores = {index for index, layer in enumerate(layers) if is_score_layer(layer, keys)}
-    products = [layers[index] for index in sorted(scores) if class_of(layers[index]) == "gemm"]
-    weights = _attention_weights(layers, sources, products, keys)
-    for tensors in (*(_attention_inputs(layers, sources, product) for product in products), weights):
-        saved |= tensors
-    freed["core_attn"] |= weights
-    repeated["core_attn"] |= scores
-    repeated |= parts
-    for module, inside in parts.items():
-        freed[module] = {key: size for key, size in saved.items() if key[1] in inside and key[0] != "norm"}
-    repeated["mla_up_proj"] = set(_latent_up_projections(layers, sources))
-    if repeated["mla_up_proj"]:
-        read = {_source(sources, layer, number) for layer in layers if is_attention(layer) for number in range(3)}
-        freed["mla_up_proj"] = {key: size for key, size in saved.items() if key[0] == "tensor" and key[1] in read}
-    return SavedActivations(
-        sum(saved.values()),
-        sum(weights.values()),
-        tuple(sum(freed[name].values()) for name in RECOMPUTE_MODULES),
-        np.array([_are_at(workload.layers, positions, repeated[name]) for name in RECOMPUTE_MODULES]),
-    )
+            self.repeated["moe_act"].add(index)
+
+    def save_scores(self) -> None:
+        """Note what eager attention saves, whose scores and softmax are layers of their own."""
+        layers, sources = self.layers, self.sources
+        keys = self.workload.network.lengths.keys if self.workload.network.lengths else 0
+        scores = [index for index, layer in enumerate(layers) if is_score_layer(layer, keys)]
+        products = [layers[index] for index in scores if class_of(layers[index]) == "gemm"]
+        for product in products:
+            self.saved |= _attention_inputs(layers, sources, product)
+        self.weights = _attention_weights(layers, sources, products, keys)
+        self.saved |= self.weights
+        self.freed["core_attn"] |= self.weights
+        self.repeated["core_attn"].update(scores)
+
+    def free_parts(self) -> None:
+        """Note what modules free that are whole parts of a block, and the up-projections of latent attention."""
+        layers, sources = self.layers, self.sources
+        parts = cached_for_layers(_module_layers, layers)
+        self.repeated |= parts
+        for module, inside in parts.items():
+            self.freed[module] = {
+                key: size for key, size in self.saved.items() if key[1] in inside and key[0] != "norm"
+            }
+        self.repeated["mla_up_proj"] = set(_latent_up_projections(layers, sources))
+        if self.repeated["mla_up_proj"]:
+            read = {_source(sources, layer, number) for layer in layers if is_attention(layer) for number in range(3)}
+            self.freed["mla_up_proj"] = {
+                key: size for key, size in self.saved.items() if key[0] == "tensor" and key[1] in read
+            }
 
 
 def _product_input(layers: tuple[Layer, ...], sources: list[int], index: int) -> tuple[int, int, str | None]:
@@ -162,7 +207,7 @@ def _product_input(layers: tuple[Layer, ...], sources: list[int], index: int) ->
     return source, elements, module
 
 
-def _attention_inputs(layers: tuple[Layer, ...], sources: list[int], attention: Layer) -> dict[tuple[str, int], float]:
+def _attention_inputs(layers: tuple[Layer, ...], sources: list[int], attention: Layer) -> Tensors:
     """Return the bytes of the queries, keys and values that attention saves."""
     saved = {}
     for number, shape in enumerate(attention.inputs[:3]):
@@ -172,9 +217,7 @@ def _attention_inputs(layers: tuple[Layer, ...], sources: list[int], attention: 
     return saved
 
 
-def _attention_weights(
-    layers: tuple[Layer, ...], sources: list[int], products: Sequence[Layer], keys: int
-) -> dict[tuple[str, int], float]:
+def _attention_weights(layers: tuple[Layer, ...], sources: list[int], products: Sequence[Layer], keys: int) -> Tensors:
     """Return the bytes of the weights that eager attention saves, given the products of all attention.
 
     The softmax saves its result, and so does the product with values; a dropout between them its mask.
@@ -215,7 +258,7 @@ def _are_at(layers: Sequence[Layer], positions: Sequence[int], originals: set[in
 
 
 def _save_gated_inputs(
-    saved: dict[tuple[str, int], float],
+    saved: Tensors,
     layers: tuple[Layer, ...],
     sources: list[int],
     gate: Layer,
