@@ -144,6 +144,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             on_device = self._place(self.decoder, resolved_device, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
         check_batch_wait(engine, on_device.attention_data)
+        if engine.captured_sequences is not None and (on_device.kernels is None or division.pipeline > 1):
+            raise BadValue(f"`--engine-settings captured-sequences` {NEEDS_KERNELS} and without `--pipeline`")
         if self.stage_blocks and (engine.launcher is None or not engine.launcher.stage_blocks):
             raise BadValue(f"`--engine-settings stage-blocks` is for vllm and sglang, not for {engine.name}")
         if self.settings["overhead_s"] is None:

@@ -15,10 +15,10 @@ import numpy as np
 from ..engines.kernels import ExchangeKernel
 from ..errors import BadValue
 from ..machines import Device
+from ..serving.captured_graphs import count_launches, with_launches
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.energy import served_activity
 from ..serving.iteration_times import ScheduledTokens
-from ..serving.kernel_timer import time_decode_kernels
 from ..serving.outcomes import Outcome
 from ..serving.requests import Traffic
 from ..text import format_plural
@@ -67,21 +67,16 @@ ADAPTED_LAUNCHES = 2
 """Launches of an iteration with adapters over those without: two small products go beside each matrix of a block."""
 
 
-def with_launches(prepared: PreparedDeployment, sequences: int, context: float, launch_s: float) -> PreparedDeployment:
+def without_graphs(prepared: PreparedDeployment, context: float, launch_s: float) -> PreparedDeployment:
     """Return an engine without graphs, whose iterations take no less than the host takes to launch their kernels.
 
-    Large batches hide the launches, and the last few samples wait for them. Where layers are timed one by one launches
-    are a part of their time.
+    Where layers are timed one by one launches are a part of their time.
     """
-    kernels = time_decode_kernels(prepared.deployment.on_device, sequences, context)
-    if kernels is None:
+    on_device = prepared.deployment.on_device
+    if on_device.kernels is None:
         return prepared
-    launched_s = launch_s * sum(kernel.launches for kernel in kernels)
-    tables = prepared.tables
-    token_s = list(tables.token_s)
-    for live in range(1, min(len(tables.decode_attention_s) // tables.attention_data, len(token_s))):
-        token_s[live] += max(launched_s - tables.iteration_s(ScheduledTokens(live, live * context)), 0.0)
-    return msgspec.structs.replace(prepared, tables=msgspec.structs.replace(tables, token_s=token_s))
+    launches = count_launches(on_device, context)
+    return msgspec.structs.replace(prepared, tables=with_launches(prepared.tables, launch_s * launches, context))
 
 
 def across_nodes_s(deployment: Deployment, nodes: int, exchange_s: float) -> float:
@@ -146,7 +141,7 @@ def roll_out(
     prepared = with_slower_kernels(deployment.prepare(traffic), factor)
     if is_eager:
         launch_s = constants.launch_s * (ADAPTED_LAUNCHES if has_adapters else 1)
-        prepared = with_launches(prepared, most_live, context, launch_s)
+        prepared = without_graphs(prepared, context, launch_s)
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
     called_s = (samples.turns - 1) * samples.tool_s
     context = prompt_tokens + float((engine_lengths.astype(float) ** 2).mean() / engine_lengths.mean()) / 2

@@ -23,6 +23,7 @@ from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .admission import Admission
 from .cache import CacheRoom, NoCacheRoom, cached_tensors, sufficient_fraction
+from .captured_graphs import LAUNCH_S, count_launches, with_launches
 from .causes import RemainingWidths, remaining_widths
 from .drafts import HEADS
 from .elastic import Elasticity
@@ -297,6 +298,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         )
         if self.adapters is not None:
             tables = times_with(tables, self.adapter_cost, self.adapters.slots)
+        tables = self._with_launches(tables, traffic)
         draft_tables = None
         if self.options.speculation.heads:
             draft_tables = tables.of_blocks(1 / self.on_device.workload.network.blocks)
@@ -309,6 +311,16 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
                 max_context=longest,
             )
         return PreparedDeployment(self, engine, room, tables, draft_tables, prefill)
+
+    def _with_launches(self, tables: IterationTimes, traffic: Traffic) -> IterationTimes:
+        """Return the times where batches above a limit are launched kernel by kernel; the same ones without a limit."""
+        captured = self.engine.captured_sequences
+        if captured is None:
+            return tables
+        context = float((traffic.input_tokens + traffic.output_tokens / 2).mean())
+        launches = count_launches(self.on_device, context)
+        tokens_per_sequence = 1 + self.options.speculation.draft_length
+        return with_launches(tables, LAUNCH_S * launches, context, captured, tokens_per_sequence)
 
 
 class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):

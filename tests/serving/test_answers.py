@@ -267,6 +267,12 @@ def test_ranks_wait_until_each_of_them_has_a_prompt() -> None:
         ("llama-3.1-8b", {**TRTLLM, "engine_settings": "batch-wait-iterations=20"}, "needs batch-wait-share=FRACTION"),
         ("llama-3.1-8b", {**TRTLLM, "engine_settings": "batch-wait-share=0.5"}, "needs batch-wait-iterations=N"),
         ("llama-3.1-8b", {**TRTLLM, "engine_settings": WAITING, "prefill_pool": {}}, "leave it out with `--prefill-"),
+        ("llama-3.1-8b", {"rate": 5, "engine_settings": "captured-sequences=8", "pipeline": 2}, "needs the kernels of"),
+        (
+            "llama-3.1-8b",
+            {"rate": 5, "engine_settings": "captured-sequences=8", "engine": "llama.cpp", "weights": "q4_k_m"},
+            "captured-sequences` is for sglang",
+        ),
         (
             "llama-3.1-8b",
             {**TRTLLM, "engine_settings": WAITING, "tensor": 2, "attention_data_parallel": 2},

@@ -24,7 +24,8 @@ DOCUMENTED = {
     # docs.vllm.ai/en/latest/cli/serve
     "vllm": "--tensor-parallel-size --data-parallel-size --enable-expert-parallel --pipeline-parallel-size "
     "--max-num-seqs --max-num-batched-tokens --no-enable-chunked-prefill --block-size --gpu-memory-utilization --dtype "
-    "--quantization --kv-cache-dtype --max-model-len --enable-lora --max-loras --max-lora-rank --max-cpu-loras",
+    "--quantization --kv-cache-dtype --max-model-len --enable-lora --max-loras --max-lora-rank --max-cpu-loras "
+    "--max-cudagraph-capture-size",
     # tensorrt_llm/commands/serve.py
     "tensorrt-llm": "--tp_size --ep_size --pp_size --max_batch_size --max_num_tokens --enable_chunked_prefill "
     "--kv_cache_free_gpu_memory_fraction --max_seq_len",
@@ -32,7 +33,7 @@ DOCUMENTED = {
     "sglang": "--tp-size --dp-size --enable-dp-attention --ep-size --pp-size --max-running-requests --page-size "
     "--max-prefill-tokens --chunked-prefill-size --mem-fraction-static --scheduler-recv-interval --dtype "
     "--quantization --kv-cache-dtype --context-length --enable-lora --max-loras-per-batch --max-lora-rank "
-    "--max-loaded-loras",
+    "--max-loaded-loras --cuda-graph-max-bs",
 }
 
 
@@ -100,13 +101,29 @@ def test_tensorrt_llm_reads_attention_data_parallelism_from_a_file() -> None:
     assert command is not None
     assert command.startswith(
         "printf '%s\\n' 'enable_attention_dp: true' 'kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.9}' "
-        "> options.yaml && trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 8 --ep_size 4 "
+        "'cuda_graph_config: {enable_padding: true, max_batch_size: 2048}' > options.yaml && trtllm-serve "
+        "Qwen/Qwen3-30B-A3B --tp_size 8 --ep_size 4 "
     )
     assert command.endswith(" --extra_llm_api_options options.yaml")
     wide = serve("qwen3-30b-a3b", attention_data_parallel=8, engine="tensorrt-llm", **MIXTURE).launch_command
-    assert wide is not None and wide.startswith("printf '%s\\n' 'enable_attention_dp: true' > options.yaml && ")
-    plain = serve("qwen3-30b-a3b", engine="tensorrt-llm", **MIXTURE).launch_command
-    assert plain is not None and plain.startswith("trtllm-serve ") and "options.yaml" not in plain
+    assert wide is not None and "'enable_attention_dp: true'" in wide and "kv_cache_config" not in wide
+    plain = serve("qwen3-30b-a3b", engine="tensorrt-llm", max_sequences=512, **MIXTURE).launch_command
+    assert plain is not None and "enable_attention_dp" not in plain
+    assert "'cuda_graph_config: {enable_padding: true, max_batch_size: 512}' > options.yaml" in plain
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "--max-cudagraph-capture-size 64"),
+        ("sglang", "--cuda-graph-max-bs 64"),
+        ("tensorrt-llm", "cuda_graph_config: {enable_padding: true, max_batch_size: 64}"),
+    ],
+)
+def test_captured_graphs_are_stated(engine: str, words: str) -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "precision": "bf16", "concurrency": 32, "engine": engine}
+    command = serve("llama-3.1-8b", engine_settings={"captured_sequences": 64}, **asked).launch_command
+    assert command is not None and words in command
 
 
 @pytest.mark.thorough

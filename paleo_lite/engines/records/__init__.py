@@ -63,6 +63,9 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
     if asked and defaults.batch_wait_iterations is None:
         owners = sorted(server.name for server in SERVERS.values() if server.batch_wait_iterations is not None)
         raise BadValue(f"`--engine-settings {asked[0]}` is for {' and '.join(owners)} (the engine is {name})")
+    if "captured_sequences" in replacements and not defaults.captures_graphs:
+        owners = sorted(server.name for server in SERVERS.values() if server.captures_graphs)
+        raise BadValue(f"`--engine-settings captured-sequences` is for {' and '.join(owners)} (the engine is {name})")
     if "max_batched_tokens" in replacements and defaults.chunked_prefill:
         replacements.setdefault("chunked_prefill", replacements["max_batched_tokens"])
     if "overhead_s" in replacements:

@@ -41,6 +41,7 @@ _OPTIONS = {
     "block_tokens": "--engine-settings block-size",
     "receive_interval": "--engine-settings receive-interval",
     "batch_wait_iterations": "--engine-settings batch-wait-iterations",
+    "captured_sequences": "--engine-settings captured-sequences",
 }
 """Options of the command for limits that have another name there."""
 
@@ -109,6 +110,7 @@ class Kernels(msgspec.Struct, frozen=True):
     # `--deepep-mode auto`; vLLM, expert parallel deployment: deepep_high_throughput and deepep_low_latency).
     prompt_exchange: Mode = "normal"
     decode_exchange: Mode = "low-latency"
+    expert_launches: int = 1  # launches by which the host starts a layer of experts, where no graph is replayed
     # Whether another kernel decodes where every head of queries has keys of its own than where heads share keys.
     has_single_decode: bool = False
     # Generations of devices whose kernel for shared keys also decodes within chunks; on others the kernel for keys of
@@ -316,6 +318,10 @@ class Server(Engine, frozen=True, kw_only=True):
     # wait until every rank has one. None of the iterations where an engine has no such option.
     batch_wait_iterations: int | None = None
     batch_wait_share: float = 0.0
+    # Whether decode steps are replayed from captured graphs; and the sequences of a rank up to which they are, None for
+    # all that run at the same time.
+    captures_graphs: bool = False
+    captured_sequences: int | None = None
     # Whether the host works in every iteration; otherwise its time is that of all iterations between two looks.
     works_between_looks: bool = True
     # Whether an iteration is scheduled while the one before it runs, so that a request waits for the iteration in
@@ -332,6 +338,8 @@ class Server(Engine, frozen=True, kw_only=True):
         check_integer("`--chunked-prefill`", self.chunked_prefill, 0)
         if self.batch_wait_iterations is not None:
             check_integer(f"`{_OPTIONS['batch_wait_iterations']}`", self.batch_wait_iterations, 0)
+        if self.captured_sequences is not None:
+            check_integer(f"`{_OPTIONS['captured_sequences']}`", self.captured_sequences, 1)
         if not 0 < self.memory_fraction <= 1:
             raise BadValue(f"`--memory-fraction` must be a fraction > 0 and <= 1 (got {self.memory_fraction:g})")
         if not self.overhead_s >= 0:

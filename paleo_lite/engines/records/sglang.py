@@ -82,6 +82,7 @@ SGLANG = Server(
             ("--page-size", "given_block_tokens"),
             ("--mem-fraction-static", "memory_fraction"),
             (RECEIVE_OPTION, "receive_interval"),
+            ("--cuda-graph-max-bs", "given_captured"),
             ("--dtype", "dtype"),
             ("--quantization", "weights"),
             ("--kv-cache-dtype", "kv_cache"),
@@ -148,6 +149,7 @@ SGLANG = Server(
     keeps_decode_place=True,  # srt/disaggregation/decode.py, DecodePreallocQueue
     draws_prefill_ranks=True,  # `--load-balance-method follow_bootstrap_room`: a random number modulo the ranks
     receive_option=RECEIVE_OPTION,
+    captures_graphs=True,
     schedules_ahead=True,
     sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
 )
