@@ -29,14 +29,8 @@ from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
 from validation.engines import simulated, steps, tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
-from validation.engines.servers import (
-    PublishedServer,
-    _cache_format,
-    _gathering,
-    _mark_drafting,
-    _receive_interval,
-    published_servers,
-)
+from validation.engines.scripts import cache_format, script_of
+from validation.engines.servers import PublishedServer, _mark_drafting, _parallelism, _users, published_servers
 from validation.engines.steps import _pausing_share, between_sources
 from validation.engines.tables import READERS, TimedKernels, attention_pairs
 
@@ -296,14 +290,16 @@ def test_clients_sample_as_their_sources_say(changes: dict[str, object], has_nuc
 @pytest.mark.parametrize(
     ("gpu", "users", "name", "interval"),
     [
-        ("b200_sxm", "8", "2026_04_06_any", 10),  # InferenceX, benchmarks of SGLang on B200: 10, from 16 users on 30
-        ("b200_sxm", "16", "2026_04_06_any", 30),
-        ("h200_sxm", "16", "2026_04_06_any", 1),  # its scripts for H200 set none
-        ("b200_sxm", "16", "any_cfg1", 1),
+        ("b200", 8, "2026_04_06_any", 10),  # InferenceX, benchmarks of SGLang on B200: 10, from 16 users on 30
+        ("b200", 16, "2026_04_06_any", 30),
+        ("h200-sxm", 16, "2026_04_06_any", 1),  # its scripts for H200 set none
+        ("b200", 16, "any_cfg1", 1),
     ],
 )
-def test_inferencex_lets_sglang_look_now_and_then_on_blackwell(gpu: str, users: str, name: str, interval: int) -> None:
-    assert _receive_interval({"id": name, "gpu": gpu, "concurrency": users}, "sglang") == interval
+def test_inferencex_lets_sglang_look_now_and_then_on_blackwell(gpu: str, users: int, name: str, interval: int) -> None:
+    server = msgspec.structs.replace(SERVER, gpu=gpu, concurrency=users, name=name, is_drawn=True)
+    assert script_of(server).receive_interval == interval
+    assert script_of(msgspec.structs.replace(server, is_drawn=False)).receive_interval == 1
 
 
 @pytest.mark.parametrize(
@@ -359,7 +355,7 @@ def test_caches_have_the_format_that_scripts_state(
     engine: str, network: str, precision: str, gpu: str, is_drawn: bool, form: str
 ) -> None:
     asked = {"engine": engine, "network": network, "precision": precision, "gpu": gpu, "is_drawn": is_drawn}
-    assert _cache_format(msgspec.structs.replace(SERVER, **asked)) == form
+    assert cache_format(msgspec.structs.replace(SERVER, **asked)) == form
 
 
 SHORT: dict[str, Any] = {"is_drawn": True, "input_tokens": 1024.0, "output_tokens": 1024.0}
@@ -390,10 +386,60 @@ def test_first_tokens_of_servers_that_gather_prompts_are_not_fitted(
     changes: dict[str, Any], gathering: tuple[object, ...] | None
 ) -> None:
     server = msgspec.structs.replace(SERVER, engine="tensorrt-llm", **changes)
-    gathered = msgspec.structs.replace(server, gathering=_gathering(server))
-    assert gathered.gathering == gathering
+    gathered = msgspec.structs.replace(server, script=script_of(server))
+    assert gathered.script.gathering == gathering
     if server.attention_data == 1 and server.concurrency <= steps.MOST_USERS:
         assert steps.informs_first_token(gathered) == (gathering is None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "most_tokens", "memory_fraction"),
+    [
+        # InferenceX, dsr1_fp8_h200_trt_slurm.sh: MAX_NUM_TOKENS=$(( ($CONC+$ISL+64+63)/64*64 )), 0.75
+        ({"version": "", "gpu": "h200-sxm", "concurrency": 64}, 1152, 0.75),
+        ({"version": "1.1.0rc2.post2", "precision": "fp4", "concurrency": 256}, 1344, 0.8),  # dsr1_fp4_b200_trt.sh
+        ({"concurrency": 256}, 8192, 0.8),  # dsr1_fp8_b200_trt.sh of 1.2: at least 8,192
+        ({"concurrency": 32, "devices": 4, "input_tokens": 8192.0}, 8320, 0.75),
+        ({"network": "gpt-oss-120b"}, 20_000, 0.85),  # gptoss_fp4_b200_trt_slurm.sh
+        ({"network": "llama-3.1-70b"}, None, None),
+        ({"engine": "sglang"}, None, 0.82),  # dsr1_fp8_b200.sh: --mem-fraction-static
+        ({"is_drawn": False}, None, None),  # another source
+    ],
+)
+def test_servers_are_read_with_the_limits_of_their_scripts(
+    changes: dict[str, Any], most_tokens: int | None, memory_fraction: float | None
+) -> None:
+    server = msgspec.structs.replace(SERVER, **{"engine": "tensorrt-llm", **DEEPSEEK, **changes})
+    script = script_of(server)
+    assert (script.most_tokens, script.memory_fraction) == (most_tokens, memory_fraction)
+
+
+@pytest.mark.parametrize(
+    ("changes", "groups", "users"),
+    [
+        ({"batch_size": "56"}, 4, 224),  # sequences of each of four ranks
+        ({"batch_size": "224"}, 1, 224),
+        ({"attention_dp_size": "1.0", "batch_size": "13"}, 1, 13),  # of each of several replicas
+        ({"attention_dp_size": "4.0", "batch_size": ""}, 4, 224),
+    ],
+)
+def test_users_are_divided_among_ranks_and_replicas(changes: dict[str, str], groups: int, users: int) -> None:
+    row = {"id": "any_tp4_epnone_1", "engine": "trtllm", "tp_size": "4.0", "attention_dp_size": "",
+           "moe_ep_size": "4.0", "batch_size": "", "concurrency": "224", **changes}  # fmt: skip
+    assert (_parallelism(row)[2], _users(row)) == (groups, users)
+
+
+@pytest.mark.thorough
+@pytest.mark.needs_data
+def test_servers_whose_users_are_unknown_are_left_out() -> None:
+    """Six rows of 512 users, of which the script let its server run one tenth of the requests at a time."""
+    servers = published_servers(DATA)
+    oss = [server for server in servers if server.network == "gpt-oss-120b" and server.gpu == "h100-sxm"]
+    assert {server.concurrency for server in oss if server.engine == "vllm" and server.source == "serving"} <= {
+        4, 8, 16, 32, 64, 128,
+    }  # fmt: skip
+    uncaptured = [server for server in servers if not server.is_captured]
+    assert len(uncaptured) == 9 and not any(map(steps.is_fitted, uncaptured))
 
 
 def test_first_tokens_wait_for_the_host_by_the_kernels_of_a_prompt() -> None:

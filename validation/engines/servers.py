@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,6 +26,7 @@ from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kerne
 
 from ..serving.published import PublishedServing, published_points
 from ..tables import rows_of
+from .scripts import Script, cache_format, script_of
 from .tables import DEVICES, ENGINES
 
 NETWORKS = {
@@ -54,12 +54,6 @@ MOST_QUEUED_S = 10.0
 DRAWN_LENGTH = 0.9
 """Mean of lengths that are drawn, relative to the nominal one."""
 
-RECEIVING_DEVICES = ("b200_sxm",)
-"""Devices for which InferenceX sets the interval of SGLang's looks for new requests."""
-
-MANY_USERS = 16
-"""Users from which InferenceX lets SGLang look for new requests every 30 iterations instead of every 10."""
-
 DRAFTING_RATIO, LATE_DRAFTING_RATIO = 0.75, 0.85
 """Time per token of a server that drafts over that of one that does not, at most, and where its first token is late."""
 
@@ -70,42 +64,18 @@ FEW_USERS = 64
 """Users up to which prompts take little of the time per token, so that longer answers never shorten it by a quarter."""
 
 
-class Gathering(NamedTuple):
-    """How long InferenceX lets the prompts of TensorRT-LLM wait for others."""
+UNKNOWN_USERS = ("openai/gpt-oss-120b", "h100_sxm", "vllm", "512")
+"""Model, device, engine and users of six rows whose users are not known.
 
-    iterations: int  # at most
-    share: float | None  # of the tokens of an iteration; None with attention data parallelism
-    most_tokens: int | None  # tokens of an iteration; None for the engine's own
-
-
-FP8_CACHES = {
-    ("sglang", "deepseek-r1", "b200"),  # dsr1_fp8_b200.sh and dsr1_fp4_b200.sh: --kv-cache-dtype fp8_e4m3
-    ("vllm", "llama-3.1-70b", "h100-sxm"),  # 70b_fp8_h100_slurm.sh: kv-cache-dtype: fp8
-    ("vllm", "llama-3.1-70b", "h200-sxm"),  # 70b_fp8_h200_slurm.sh
-    ("vllm", "llama-3.1-70b", "b200"),  # 70b_fp8_b200_docker.sh and 70b_fp4_b200_docker.sh
-    ("vllm", "gpt-oss-120b", "b200"),  # gptoss_fp4_b200.sh
-    ("vllm", "kimi-k2", "b200"),  # kimik2.5_fp4_b200.sh
-}
-"""Engine, network and device whose servers InferenceX starts with a cache in fp8 where the weights are narrow.
-
-Its scripts for other devices and for weights in int4 state none. They are in ``benchmarks`` of its repository.
+The script of that time (InferenceX, gpt-oss under vLLM: ``--num-prompts $(( $CONC * 10 )) --max-concurrency 512`` and
+``--max-num-seqs=$CONC``) sends ten prompts for each sequence that the server runs, all at once. Each waits for 4.5
+answers on average then; measured are 4.2 to 4.9. Times per token are those of 8 to 64 users.
 """
 
-SHORT = (1024, 1024)
-"""Tokens of prompts and of answers with which prompts of tensor-parallel servers are gathered."""
+UNCAPTURED = ("tensorrt-llm", "1.3.0rc1")
+"""Engine and version of nine rows whose decode steps no graph replays.
 
-LLAMA_GATHERING, GATHERING_DEVICES = Gathering(20, 0.9, 2248), 8
-"""Settings of Llama 3 70B on fewer devices than these (``benchmarks/70b_fp8_h200_trt_slurm.sh``, and those for B200 in
-fp8 and fp4: ``batch_wait_timeout_iters``, ``batch_wait_max_tokens_ratio``, ``max_num_tokens``)."""
-
-DEEPSEEK_GATHERING, GATHERING_USERS = Gathering(40, 0.8, None), range(64, 256)
-"""Settings of DeepSeek-R1 in fp8 on B200 with so many users (``benchmarks/dsr1_fp8_b200_trt.sh`` of 2026)."""
-
-BALANCE_ITERATIONS = {"deepseek-r1": 60, "gpt-oss-120b": 50}
-"""Iterations for which ranks of attention data parallelism wait until each of them has a prompt, by network.
-
-They are ``attention_dp_config`` of ``benchmarks/dsr1_*_trt*.sh``, and the engine's default in
-``benchmarks/gptoss_fp4_b200_trt_slurm.sh``.
+Their source states no options, but a step takes the same time with 5 and with 56 sequences on a rank.
 """
 
 
@@ -143,10 +113,10 @@ class PublishedServer(msgspec.Struct, frozen=True):
         Whether the source shows that the host limits the server several times over.
     shared_tokens : float
         Tokens of every prompt that are in the cache already.
-    receive_interval : int
-        Decoding iterations between looks for new requests, an option of SGLang.
-    gathering : Gathering or None
-        How long prompts wait for others to be computed together, an option of TensorRT-LLM; None if they do not.
+    script : Script
+        What the script that starts the server sets, as far as it is known.
+    is_captured : bool
+        Whether decode steps are replayed from captured graphs.
     """
 
     source: str
@@ -171,8 +141,8 @@ class PublishedServer(msgspec.Struct, frozen=True):
     is_speculative: bool = False
     is_host_bound: bool = False
     shared_tokens: float = 0.0
-    receive_interval: int = 1
-    gathering: Gathering | None = None
+    script: Script = Script()
+    is_captured: bool = True
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -257,7 +227,8 @@ def place(server: PublishedServer) -> ModelOnDevice:
 
 def _serving_rows(data: Path) -> Iterator[PublishedServer]:
     for row in rows_of(data / "engines/serving.csv"):
-        if row["model"] in NETWORKS and row["concurrency"]:
+        has_users = (row["model"], row["gpu"], row["engine"], row["concurrency"]) != UNKNOWN_USERS
+        if row["model"] in NETWORKS and row["concurrency"] and has_users:
             yield _serving_row(row)
 
 
@@ -282,55 +253,24 @@ def _serving_row(row: dict[str, str]) -> PublishedServer:
         attention_data=attention_data,
         input_tokens=float(row["isl"]),
         output_tokens=float(row["osl"]),
-        concurrency=int(float(row["concurrency"])),
+        concurrency=_users(row),
         is_drawn=row["id"].startswith("2026_") or "cfg" in row["id"] or "gap_analysis" in row["id"],
         ttft_s=float(row["ttft_ms"]) / 1e3,
         tpot_s=float(row["tpot_ms"]) / 1e3,
         tokens_per_s=None,
         is_host_bound=is_undivided,
-        receive_interval=_receive_interval(row, engine),
+        is_captured=(engine, row["engine_version"]) != UNCAPTURED,
     )
-    gathering = _gathering(server) if server.is_drawn and engine == "tensorrt-llm" else None
-    return msgspec.structs.replace(server, gathering=gathering, kv_cache=_cache_format(server))
-
-
-def _cache_format(server: PublishedServer) -> str:
-    """Return the format of the KV cache: with narrow weights fp8 under TensorRT-LLM, and where a script states it."""
-    is_stated = server.is_drawn and (server.engine, server.network, server.gpu) in FP8_CACHES
-    is_narrow = server.precision in ("fp8", "fp4")
-    return "fp8" if is_narrow and (server.engine == "tensorrt-llm" or is_stated) else "bf16"
-
-
-def _gathering(server: PublishedServer) -> Gathering | None:
-    """Return how long InferenceX lets the prompts of a server under TensorRT-LLM wait for others."""
-    if server.attention_data > 1:
-        iterations = BALANCE_ITERATIONS.get(server.network)
-        return None if iterations is None else Gathering(iterations, None, None)
-    if (server.input_tokens, server.output_tokens) != SHORT:
-        return None
-    if server.network == "llama-3.1-70b":
-        return LLAMA_GATHERING if server.devices < GATHERING_DEVICES else None
-    is_delayed = server.network == "deepseek-r1" and (server.precision, server.gpu) == ("fp8", "b200")
-    is_delayed = is_delayed and server.version.startswith("1.2") and server.concurrency in GATHERING_USERS
-    return DEEPSEEK_GATHERING if is_delayed else None
-
-
-def _receive_interval(row: dict[str, str], engine: str) -> int:
-    """Return after how many iterations InferenceX lets SGLang look for requests, by the number of users.
-
-    Its scripts of 2026 for Blackwell set ``--scheduler-recv-interval``, which is 1 unless it is given.
-    """
-    if engine != "sglang" or not row["id"].startswith("2026_") or row["gpu"] not in RECEIVING_DEVICES:
-        return 1
-    return 30 if float(row["concurrency"]) >= MANY_USERS else 10
+    return msgspec.structs.replace(server, kv_cache=cache_format(server), script=script_of(server))
 
 
 def _parallelism(row: dict[str, str]) -> tuple[int, int, int]:
     """Return devices, expert-parallel degree and attention groups of a row.
 
-    The name states them where it has ``tpN_epM``; the columns then list the product of both as degrees.
+    The name states them where it has ``tpN_epM``; the columns then list the product of both as degrees. Where no
+    attention groups are stated, sequences of each of them (``batch_size``) may be fewer than the users.
     """
-    attention_data = int(float(row["attention_dp_size"] or 1))
+    attention_data = int(float(row["attention_dp_size"] or _users_per_batch(row)))
     named = re.search(r"_tp(\d+)(?:_0)?_ep(\d+|none)", row["id"])
     devices = int(named[1]) if named else int(float(row["tp_size"]))
     experts = min(int(float(row["moe_ep_size"] or 1)) or 1, devices)
@@ -338,6 +278,19 @@ def _parallelism(row: dict[str, str]) -> tuple[int, int, int]:
         experts = int(named[2])
     groups = devices if attention_data > 1 and row["engine"] != "vllm" else 1
     return devices, experts, groups
+
+
+def _users_per_batch(row: dict[str, str]) -> float:
+    """Return the users of a row over the sequences of a data-parallel rank of attention; 1 where one is not stated."""
+    if not row["batch_size"]:
+        return 1.0
+    return max(float(row["concurrency"]) / float(row["batch_size"]), 1.0)
+
+
+def _users(row: dict[str, str]) -> int:
+    """Return the users of one server: of a server without attention groups, not those of its replicas."""
+    is_undivided = row["attention_dp_size"] and float(row["attention_dp_size"]) == 1
+    return int(float(row["batch_size"] if is_undivided and row["batch_size"] else row["concurrency"]))
 
 
 def _formats(row: dict[str, str], network: str, gpu: str) -> tuple[str, str | None]:

@@ -80,10 +80,17 @@ def simulate_server(server: PublishedServer) -> Any:
     lengths: dict[str, Any] = {name: _lengths(server, tokens) for name, tokens in _tokens(server)}
     limits: dict[str, Any] = {}
     settings: dict[str, Any] = {"sampling": NUCLEUS if server.has_nucleus else GREEDY}
-    if server.receive_interval > 1:
-        settings["receive_interval"] = server.receive_interval
-    if server.gathering is not None:
-        iterations, share, most_tokens = server.gathering
+    script = server.script
+    if script.receive_interval > 1:
+        settings["receive_interval"] = script.receive_interval
+    if not server.is_captured:
+        settings["captured_sequences"] = 1
+    if script.most_tokens is not None:
+        limits["max_batched_tokens"] = script.most_tokens
+    if script.memory_fraction is not None:
+        limits["memory_fraction"] = script.memory_fraction
+    if script.gathering is not None:
+        iterations, share, most_tokens = script.gathering
         settings["batch_wait_iterations"] = iterations
         if share is not None:
             settings["batch_wait_share"] = share

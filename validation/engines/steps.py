@@ -317,7 +317,7 @@ class _Circumstances(NamedTuple):
 
 def _waited_iterations(server: PublishedServer) -> float:
     """Return the iterations until the engine looks for new requests, on average."""
-    return (server.receive_interval - 1) / 2
+    return (server.script.receive_interval - 1) / 2
 
 
 def _pausing_share(server: PublishedServer) -> float:
@@ -474,7 +474,7 @@ def _step_deviation(errors: Any) -> float:
 def informs_first_token(server: PublishedServer) -> bool:
     """Return whether the time to first token of a server is fitted."""
     is_alone = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
-    waits_for_nothing = server.was_warm and server.gathering is None
+    waits_for_nothing = server.was_warm and server.script.gathering is None
     return is_alone and waits_for_nothing and server.ttft_s is not None
 
 
@@ -563,4 +563,4 @@ def _spread(errors: Any) -> float:
 
 def is_fitted(server: PublishedServer) -> bool:
     """Return whether a server informs the fit: no drafting, and no host that limits it several times over."""
-    return not (server.is_speculative or server.is_host_bound)
+    return server.is_captured and not (server.is_speculative or server.is_host_bound)

@@ -80,7 +80,7 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
         ),
     )
     is_steady = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
-    is_steady = is_steady and server.gathering is None
+    is_steady = is_steady and server.script.gathering is None
     if server.ttft_s and is_steady and np.isfinite(ttft_s):
         front_end_s = host.request_s + host.request_token_s * server.mean_input + host.request_iterations * tpot_s
         front_end_s += host.request_kernel_s * part.prompt_launches
