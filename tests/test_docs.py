@@ -394,8 +394,10 @@ def test_formulas_page_names_existing_code():
 
 FOREIGN_OPTIONS = {
     # Servers, clients and trainers
-    "--append-result", "--enable-dp-attention", "--enable-expert-parallel", "--enable-priority-scheduling",
-    "--max-loras", "--max-loras-per-batch", "--max-queued-requests", "--model-path", "--moe-flex-dispatcher-backend",
+    "--append-result", "--cuda-graph-max-bs", "--enable-dp-attention", "--enable-expert-parallel",
+    "--enable-priority-scheduling",
+    "--max-cudagraph-capture-size", "--max-loras", "--max-loras-per-batch", "--max-queued-requests", "--model-path",
+    "--moe-flex-dispatcher-backend",
     "--num-scheduler-steps",
     "--parallel", "--pipeline-model-parallel-layout", "--pp", "--recompute-modules", "--save-result",
     "--scheduler-recv-interval", "--scheduling-policy", "--swa-full-tokens-ratio",
