@@ -278,7 +278,7 @@ def samples_of_rank(question: Rl, devices: Devices) -> int:
     return max(samples // question.updates_per_step // replicas, 1)
 
 
-def _samples_per_micro_batch(question: Rl, sample_tokens: float) -> int:
+def samples_per_micro_batch(question: Rl, sample_tokens: float) -> int:
     """Return the samples of a micro-batch: those asked for, or as many of some tokens each as fill it."""
     if question.micro_batch is not None:
         return int(question.micro_batch)
@@ -302,10 +302,10 @@ def time_trainer_of(
             f"`--tensor` times `--pipeline` times `--context-parallel` must be at most the {devices.trainer} devices "
             f"of the trainer (got {question.tensor * question.pipeline * question.context_parallel})"
         )
-    size = _samples_per_micro_batch(question, float(tokens.mean()))
+    size = samples_per_micro_batch(question, float(tokens.mean()))
     most = samples_of_rank(question, devices)
     size = min(size, most)
-    longest_size = min(_samples_per_micro_batch(question, longest_tokens(question)), most)
+    longest_size = min(samples_per_micro_batch(question, longest_tokens(question)), most)
     is_tuned = question.uses_megatron and supports_stack(devices.device)
     parallel = ParallelConfig(
         tensor=question.tensor,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,7 @@ from .reinforcement import (
     TrainerJobs,
     complete,
     length_unit,
+    longest_tokens,
     make_deployment,
     make_jobs,
     response_lengths_of,
@@ -56,8 +57,17 @@ SHARES = (0.25, 0.5, 0.75)
 BYTES_PER_PARAMETER = 6.0
 """Bytes of a parameter and its gradient on a device, below which no division of the trainer is tried."""
 
+BYTES_PER_FROZEN_PARAMETER = 2.0
+"""The same of a parameter that is frozen beside adapters, which has no gradient."""
+
+USUAL_DEGREES = (1, 2, 4, 8, 16)
+"""Degrees of parallelism that are tried first: if nothing fits with them, all that divide the devices are tried."""
+
+USUAL_EXPERTS = (4, 8, 16, 32)
+"""Degrees of expert parallelism of a mixture that are tried first."""
+
 LONG_TOKENS = 8192
-"""Tokens of a sample from which context parallelism is tried."""
+"""Tokens of the longest possible sample from which context parallelism is tried: the trainer has to hold it."""
 
 
 class Trained(NamedTuple):
@@ -91,8 +101,23 @@ def advise_rl(question: Rl) -> RlAnswer:
     steps_off = question.steps_off or question.framework_rules.steps_off or 1
     apart = [round(share * devices.total) for share in SHARES] if devices.total >= 4 else []
     trainer_counts = [devices.total, *(devices.total - count for count in apart)]
-    trainers = list(fitting_trainers(base, devices, lengths, trainer_counts, constants))
     engines = list(_engines(question, devices, lengths, [devices.total, *apart], steps_off, constants))
+    for is_exhaustive in (False, True):
+        trainers = fitting_trainers(base, devices, lengths, trainer_counts, constants, is_exhaustive=is_exhaustive)
+        fitting = _fitting_pairs(question, devices, lengths, list(trainers), engines)
+        if fitting:
+            break
+    else:
+        raise NoDivision(describe_no_division(base, devices))
+    fitting.sort(key=lambda predicted: predicted.step.time_s)
+    return msgspec.structs.replace(make_answer(fitting[0]), divisions=[_row(predicted) for predicted in fitting])
+
+
+def _fitting_pairs(
+    question: Rl, devices: Devices, lengths: Ints, trainers: list[Trained], engines: list[Generated]
+) -> list[Predicted]:
+    """Return the steps of trainers with engines on the devices of a question that fit."""
+    base, steps_off = replace(question, steps_off=0), question.steps_off or 1
     fitting = []
     for trained in trainers:
         for generated in engines:
@@ -105,10 +130,7 @@ def advise_rl(question: Rl) -> RlAnswer:
             predicted = _together(base, devices, trained, generated, off, lengths)
             if fits(predicted):
                 fitting.append(predicted)
-    if not fitting:
-        raise NoDivision(describe_no_division(base, devices))
-    fitting.sort(key=lambda predicted: predicted.step.time_s)
-    return msgspec.structs.replace(make_answer(fitting[0]), divisions=[_row(predicted) for predicted in fitting])
+    return fitting
 
 
 def fits(predicted: Predicted) -> bool:
@@ -142,18 +164,31 @@ def _together(
 
 
 def fitting_trainers(
-    question: Rl, devices: Devices, lengths: Ints, counts: list[int], constants: RlConstants
+    question: Rl,
+    devices: Devices,
+    lengths: Ints,
+    counts: list[int],  # numbers of devices of the trainer
+    constants: RlConstants,
+    *,
+    is_exhaustive: bool = False,
 ) -> Iterator[Trained]:
-    """Yield the trainers that fit into the memory of their devices."""
+    """Yield the trainers that fit into the memory of their devices, those with the fewest devices per replica first.
+
+    An exhaustive search tries all divisions until as many fit as are timed otherwise.
+    """
     available = usable_bytes(devices.device)
     shapes: set[tuple[int, int, int]] = set()
     jobs: dict[int, TrainerJobs] = {}  # by the unit of the length of a sample
     network: Any = question.network  # a single one
-    mean_tokens = float(lengths.mean())
-    for degrees in _degrees(question, devices, resolve_network(network, None, ()), mean_tokens):
+    decoder = resolve_network(network, None, ())
+    divisions = _degrees(question, devices, decoder, counts if is_exhaustive else [])
+    number = 0
+    for degrees in divisions if is_exhaustive else islice(divisions, MOST_DIVISIONS):
         shape = (degrees["tensor"], degrees["context_parallel"], degrees["expert_parallel"])
-        if shape not in shapes and len(shapes) == MOST_SHAPES:
+        if shape not in shapes and len(shapes) == MOST_SHAPES and not is_exhaustive:
             continue
+        if number >= MOST_DIVISIONS and is_exhaustive:
+            return
         variant = replace(question, **degrees)
         unit = length_unit(variant)
         per_replica = degrees["tensor"] * degrees["pipeline"] * degrees["context_parallel"]
@@ -169,31 +204,37 @@ def fitting_trainers(
                 continue  # these devices cannot be divided so
             shapes.add(shape)
             if times.memory_bytes is None or times.memory_bytes <= available:
+                number += 1
                 yield Trained(degrees, count, jobs[unit].mean, times)
 
 
-def _degrees(question: Rl, devices: Devices, network: Network, mean_tokens: float) -> Iterator[dict[str, Any]]:
-    """Yield degrees of parallelism of the trainer, those with the fewest devices per replica first."""
+def _degrees(question: Rl, devices: Devices, network: Network, counts: list[int]) -> Iterator[dict[str, Any]]:
+    """Yield degrees of parallelism of the trainer, those with the fewest devices per replica first.
+
+    They are the usual ones, or all that divide one of some numbers of devices.
+    """
+    divisors = sorted({n for count in counts for n in range(1, count + 1) if count % n == 0})
+    degrees = divisors or USUAL_DEGREES
     experts = max((layer.weights[0][0] for layer in network.layers if is_grouped_product(layer)), default=1)
-    powers = [2**power for power in range(7)]
-    tensors = [n for n in powers[:4] if n <= devices.topology.devices_per_node]
-    contexts = [n for n in powers[:4] if n == 1 or mean_tokens / n >= LONG_TOKENS / 2]
-    expert_degrees = [n for n in (1, 4, 8, 16, 32) if experts % n == 0 and (n > 1 or experts == 1)]
-    pipelines = powers[:5]
+    tensors = [n for n in degrees if n <= devices.topology.devices_per_node]
+    contexts = [n for n in degrees if n == 1 or longest_tokens(question) / n >= LONG_TOKENS / 2]
+    expert_degrees = [n for n in divisors or USUAL_EXPERTS if experts % n == 0] if experts > 1 else [1]
+    pipelines = degrees
     if not question.framework_rules.has_megatron:
         tensors, pipelines, expert_degrees = [1], [1], [1]
     elif not question.uses_megatron:
-        expert_degrees = [1, *expert_degrees] if experts > 1 else [1]  # sharded by blocks, or by Megatron-LM
+        expert_degrees = sorted({1, *expert_degrees})  # sharded by blocks, or by Megatron-LM
     expert_parameters = _expert_parameters(network)
     divisions = []
     available = usable_bytes(devices.device)
+    parameter_bytes = BYTES_PER_PARAMETER if question.lora is None else BYTES_PER_FROZEN_PARAMETER
     for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, expert_degrees):
         dense = (network.parameters - expert_parameters) / tensor
-        held_bytes = (dense + expert_parameters / expert) / pipeline * BYTES_PER_PARAMETER
+        held_bytes = (dense + expert_parameters / expert) / pipeline * parameter_bytes
         is_sharded = tensor * pipeline * expert == 1 and not question.uses_megatron
         if held_bytes <= available or is_sharded:
             divisions.append((tensor * pipeline * context, expert, tensor, pipeline, context))
-    for _, expert, tensor, pipeline, context in sorted(divisions)[:MOST_DIVISIONS]:
+    for _, expert, tensor, pipeline, context in sorted(divisions):
         yield {"tensor": tensor, "pipeline": pipeline, "context_parallel": context, "expert_parallel": expert}
 
 

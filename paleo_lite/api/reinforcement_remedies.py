@@ -26,14 +26,24 @@ from .reinforcement import (
     NoRolloutRoom,
     Predicted,
     complete,
+    longest_tokens,
     make_deployment,
     make_jobs,
     predict_rl,
     response_lengths_of,
     roll_out_samples,
+    samples_per_micro_batch,
     time_trainer_of,
 )
-from .reinforcement_advice import NoDivision, Trained, advise_rl, describe_no_division, fits, fitting_trainers
+from .reinforcement_advice import (
+    SHARES,
+    NoDivision,
+    Trained,
+    advise_rl,
+    describe_no_division,
+    fits,
+    fitting_trainers,
+)
 from .reinforcement_answer import make_answer, rollout_bytes_of, staying_bytes_of
 from .reinforcement_devices import Devices, find_devices
 
@@ -50,7 +60,7 @@ LORA_RANK = 16
 DEGREES = ("tensor", "pipeline", "context_parallel", "expert_parallel", "rollout_tensor")
 """Options of parallelism that a remedy may change, as `--advise` does."""
 
-CHANGED = (*DEGREES, "rollout_precision", "lora", "engine_settings")
+CHANGED = (*DEGREES, "micro_batch", "rollout_workers", "rollout_precision", "lora", "engine_settings")
 """Options that a remedy may change."""
 
 NARROW = "fp8"
@@ -156,11 +166,43 @@ def _setting_text(value: Any) -> str:
 def _find_remedy(question: Rl, devices: Devices, predicted: Predicted | None = None) -> Predicted | None:
     """Return the step that fits with the nearest engines, and of these with the fastest trainer; None if none does.
 
-    The trainer of the question is kept where it fits beside the engines.
+    The trainer of the question is kept where it fits beside the engines. Before None is returned, all divisions are
+    tried, then those with micro-batches of one sample, and with other devices of their own for the engines.
     """
-    lengths, constants = response_lengths_of(question), rl_constants()
+    lengths = response_lengths_of(question)
     asked = _asked_trainer(question, devices, lengths) if predicted is None else _trainer_of(predicted)
-    others = list(fitting_trainers(question, devices, lengths, [devices.trainer], constants))
+    for is_exhaustive in (False, True):
+        remedy = _fastest_nearby(question, devices, lengths, asked, is_exhaustive=is_exhaustive)
+        if remedy is not None:
+            return remedy
+    for changed in _other_batches_and_devices(question, devices):
+        remedy = _fastest_nearby(changed, find_devices(changed), lengths, [], is_exhaustive=True)
+        if remedy is not None:
+            return remedy
+    return None
+
+
+def _other_batches_and_devices(question: Rl, devices: Devices) -> Iterator[Rl]:
+    """Yield a question with smaller micro-batches, and with fewer or more devices of the engines, and with both."""
+    single = replace(question, micro_batch=1)
+    holds_several = samples_per_micro_batch(question, longest_tokens(question)) > 1
+    if holds_several:
+        yield single
+    if devices.is_colocated or not question.rules.rolls_out:
+        return
+    for apart in (round(share * devices.total) for share in SHARES):
+        if 0 < apart != devices.rollouts:
+            yield replace(question, rollout_workers=apart)
+            if holds_several:
+                yield replace(single, rollout_workers=apart)
+
+
+def _fastest_nearby(
+    question: Rl, devices: Devices, lengths: Ints, asked: list[Trained], *, is_exhaustive: bool
+) -> Predicted | None:
+    """Return the step that fits with the nearest engines, and of these with the fastest trainer; None if none does."""
+    counts = [devices.trainer]
+    others = list(fitting_trainers(question, devices, lengths, counts, rl_constants(), is_exhaustive=is_exhaustive))
     groups = [group for group in (asked, others) if group]
     if not groups:
         return None
@@ -207,8 +249,10 @@ def _nearby_engines(question: Rl, devices: Devices, lengths: Ints, staying: list
         yield Engines(question, None, None)
         return
     sufficient = []
+    # An engine is in one node, unless a question wants it over several.
+    most = max(devices.topology.devices_per_node, question.rollout_tensor)
     for tensor in doubled_degrees(question.rollout_tensor):
-        if devices.rollouts % tensor:
+        if tensor > most or devices.rollouts % tensor:
             break
         larger = replace(question, rollout_tensor=tensor)
         try:

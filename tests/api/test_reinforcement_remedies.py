@@ -17,6 +17,7 @@ STEP: dict[str, Any] = {
     "gpu": "h100-sxm", "prompts": 64, "samples_per_prompt": 16, "prompt_tokens": 105, "response_tokens": 2000,
     "max_tokens": 8192,
 }  # fmt: skip
+LONG: dict[str, Any] = {"gpu": "h100-sxm", "response_tokens": 8000, "max_tokens": 32768}
 
 
 def sentences_about(asked: dict[str, Any]) -> str:
@@ -102,3 +103,40 @@ def test_rollouts_that_do_not_fit_name_the_smallest_engine_that_does(network: st
         with pytest.raises(DoesNotFit, match=rf"; the step fits with `[^:]*--rollout-tensor {tensor}\b"):
             pl.rl(**asked, rollout_tensor=smaller)
     assert pl.rl(**asked, rollout_tensor=tensor).rollouts.engines == 64 // tensor
+
+
+@pytest.mark.parametrize(
+    ("network", "workers", "framework"),
+    [
+        ("qwen3-8b", 16, "openrlhf"),
+        ("qwen3-32b", 32, "openrlhf"),
+        ("qwen3-32b", 32, "trl"),
+        ("qwen3-32b", 32, "prime-rl"),
+        ("qwen3-32b", 64, "prime-rl"),
+        ("qwen3-32b", 24, "trl"),
+    ],
+)
+def test_long_samples_are_divided_before_no_division_is_said_to_hold_them(
+    network: str, workers: int, framework: str
+) -> None:
+    """A sample may have 32,768 tokens, though the mean has 8,256: the trainer has to hold the longest."""
+    asked = {"network": network, "workers": workers, "framework": framework, **LONG}
+    sentences = sentences_about(asked)
+    assert "no division" not in sentences
+    options, _, _ = remedy_of(sentences)
+    assert options["context_parallel"] > 1
+    fitting = pl.rl(**{**asked, **options})
+    assert max(fitting.trainer_bytes, fitting.rollout_bytes) <= fitting.usable_bytes
+    advised = pl.rl(**asked, advise=True)
+    assert advised.time_s <= fitting.time_s * 1.001
+
+
+def test_engines_of_a_remedy_are_in_one_node() -> None:
+    """An H100 has 80 GB and a node eight: 470 GB of weights fit into a node."""
+    asked = {"network": "qwen3-235b-a22b", "workers": 32, "framework": "nemo-rl", "gpu": "h100-sxm"}
+    with pytest.raises(DoesNotFit) as refused:
+        pl.rl(**asked)
+    options, _, _ = remedy_of(str(refused.value))
+    assert options["rollout_tensor"] == 8
+    fitting = pl.rl(**{**asked, **options})
+    assert max(fitting.trainer_bytes, fitting.rollout_bytes) <= fitting.usable_bytes
