@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..architectures import Network
-from ..counting.kinds import is_grouped_product
+from ..counting.kinds import count_experts, is_grouped_product
 from ..distributed.job import Job
 from ..errors import BadValue, PaleoError
 from ..reinforcement.answer import RlAnswer, RlRow
@@ -215,7 +215,7 @@ def _degrees(question: Rl, devices: Devices, network: Network, counts: list[int]
     """
     divisors = sorted({n for count in counts for n in range(1, count + 1) if count % n == 0})
     degrees = divisors or USUAL_DEGREES
-    experts = max((layer.weights[0][0] for layer in network.layers if is_grouped_product(layer)), default=1)
+    experts = count_experts(network.layers)
     tensors = [n for n in degrees if n <= devices.topology.devices_per_node]
     contexts = [n for n in degrees if n == 1 or longest_tokens(question) / n >= LONG_TOKENS / 2]
     expert_degrees = [n for n in divisors or USUAL_EXPERTS if experts % n == 0] if experts > 1 else [1]

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..counting.kinds import count_experts
+from ..counting.work import MEGATRON
 from ..errors import PaleoError
 from ..timing.memory import usable_bytes
 from ..units import format_si
@@ -24,8 +26,8 @@ _MOST_SHOWN = 3
 _SIZES = re.compile(r"(?<=--micro-batch )\d+|(?<=--accumulation )\d+")
 """Sizes of micro-batches in a change, or their number."""
 
-_SHARDING_OF_TENSOR = "zero-1"
-"""How `train` divides the state of the optimizer among tensor-parallel groups unless it is told otherwise."""
+_SHARDING_OF_DIVISIONS = "zero-1"
+"""How `train` shards the state of the optimizer with tensor or expert parallelism unless it is told otherwise."""
 
 
 class _Change(NamedTuple):
@@ -71,9 +73,10 @@ class _Run(NamedTuple):
         )
         options = " ".join(change.option for change in changes)
         config, settings, job = self.settings.parallel, self.settings, self.job
-        if config is not None and "tensor" in parallel and "sharding" not in parallel and config.zero_stage == 0:
-            parallel["sharding"] = _SHARDING_OF_TENSOR
-            options += f" --strategy {_SHARDING_OF_TENSOR}"
+        divides = not parallel.keys().isdisjoint(("tensor", "expert"))
+        if config is not None and divides and "sharding" not in parallel and config.zero_stage == 0:
+            parallel["sharding"] = _SHARDING_OF_DIVISIONS
+            options += f" --strategy {_SHARDING_OF_DIVISIONS}"
         if training:
             changed_options = msgspec.structs.replace(job.workload.options, **training)
             job = Job(job.workload.with_changes(training=changed_options), job.machine, job.model)
@@ -134,6 +137,8 @@ def fitting_note(
             shown.setdefault(_SIZES.sub("", options), described)
         return f"fits with {', or '.join(list(shown.values())[:_MOST_SHOWN])}"
     divided = ", tensor parallelism" if STRATEGIES[strategy].divides_blocks else ""
+    if divided and job.workload.has_experts:
+        divided += ", expert parallelism"
     least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})" if too_large_bytes else ""
     return (
         f"it does not fit with any two of smaller micro-batches, recomputation, sharding{divided} and offloading: "
@@ -159,6 +164,7 @@ def _changes_of_blocks(run: _Run) -> Iterator[_Change]:
             f"--tensor {tensor} --communication sequence-parallel=yes{execution}{size}",
             {"tensor": tensor, "sequence_parallel": True, **defaults},
         )
+    yield from _expert_changes(run, config, defaults, size)
     micro_batch = config.micro_batch_size
     replicas = max(workers // (config.tensor * config.pipeline * config.context), 1)
     if config.micro_batches:  # their number is given, and not their size
@@ -173,6 +179,24 @@ def _changes_of_blocks(run: _Run) -> Iterator[_Change]:
             yield _Change(run.size_option(micro_batch), {"micro_batch_size": micro_batch, "micro_batches": 0})
     if run.job.workload.options.offload == "none":
         yield _Change("--offload cpu", training={"offload": "cpu"})
+
+
+def _expert_changes(run: _Run, config: ParallelConfig, defaults: dict[str, object], size: str) -> Iterator[_Change]:
+    """Yield the largest expert parallelism, under the software of the run and under Megatron-LM's fused kernels.
+
+    `defaults` and `size` are the fields and the option of the micro-batches of a run that is no longer one of replicas.
+    """
+    experts = count_experts(run.job.workload.network.layers)
+    sharing = run.topology.workers // config.pipeline
+    degree = max((n for n in range(1, sharing + 1) if sharing % n == 0 and experts % n == 0), default=1)
+    if degree <= config.expert:
+        return
+    fields = {"expert": degree, **defaults}
+    if config.execution == MEGATRON:
+        yield _Change(f"--expert-parallel {degree}{size}", fields)
+        return
+    yield _Change(f"--expert-parallel {degree} --execution {config.execution}{size}", fields)
+    yield _Change(f"--expert-parallel {degree} --execution {MEGATRON}{size}", {**fields, "execution": MEGATRON})
 
 
 def _changes_of_layers(run: _Run) -> Iterator[_Change]:

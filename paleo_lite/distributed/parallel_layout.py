@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..architectures.network import Network, SequenceOptions
-from ..counting.kinds import is_attention, is_grouped_product
+from ..counting.kinds import count_experts, is_attention
 from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..text import format_plural, near_multiples
@@ -132,8 +132,7 @@ def candidate_configs(
     if fits_memory:
         recomputations = ("",)
     tokens = network.tokens or 1
-    expert_counts = [layer.weights[0][0] for layer in network.layers if is_grouped_product(layer)]
-    experts = max(expert_counts, default=1)
+    experts = count_experts(network.layers)
     degrees = [2**power for power in range(topology.workers.bit_length())]
     context_degrees = [1]
     if not has_unfused_attention:

@@ -155,6 +155,9 @@ FITTING_NOTES = {  # questions of many devices that do not fit, with the changes
     "train llama-3.1-8b --gpu h100-sxm --workers 64 --sequence-length 8192 --micro-batch 2": 3,
     "train llama-3.1-8b --gpu h100-sxm --workers 64 --sequence-length 8192 --accumulation 2 --batch-size 4": 3,
     "train qwen3-32b --gpu h100-sxm --workers 16 --mixed-precision": 3,
+    "train qwen3-30b-a3b --gpu h100-sxm --workers 8 --sequence-length 8192 --mixed-precision": 3,
+    "train qwen3-30b-a3b --gpu h100-sxm --workers 8 --sequence-length 8192 --mixed-precision --pipeline 2": 2,
+    "train qwen3-30b-a3b --gpu h100-sxm --workers 16 --mixed-precision --strategy ddp --micro-batch 2": 3,
     "train llama-3.1-70b --gpu h100-sxm --workers 16 --mixed-precision --sequence-length 4096": 1,
     "train llama-3.1-70b --gpu h100-sxm --workers 64 --mixed-precision --tensor 4": 1,
     "train llama-3-8b --gpu a100-sxm-40gb --workers 8 --link nvlink3-x12": 3,
@@ -190,6 +193,13 @@ def test_advice_without_a_strategy_that_fits_says_what_fits_instead() -> None:
     answer = ask([*question.split(), "--advise", "time"])
     assert "without `--advise` it fits with `--strategy zero-3 --tensor 1`" in answer["why"]
     assert not any("every device has the whole state" in note for note in answer["notes"])
+
+
+def test_experts_are_divided_where_they_do_not_fit() -> None:
+    """128 experts hold 29.0 of 30.5 billion parameters, of which eight devices with 16 each need an eighth."""
+    question = "train qwen3-30b-a3b --gpu h100-sxm --workers 8 --sequence-length 8192 --mixed-precision"
+    (options, _, _), *_ = stated_changes(ask(question.split()))
+    assert options.startswith("--expert-parallel 8")
 
 
 @pytest.mark.parametrize("question", FITTING_NOTES)

@@ -5,7 +5,7 @@ A kind without a record has no defaults: the functions return None for it, and p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 from ...errors import CountFailed
@@ -228,6 +228,11 @@ def is_expert_layer(layer: Layer) -> bool:
 def is_grouped_product(layer: Layer) -> bool:
     """Return whether a layer multiplies every token with the matrices of its experts."""
     return layer.kind == "grouped_matmul"
+
+
+def count_experts(layers: Iterable[Layer]) -> int:
+    """Return the experts of the mixture with the most of them among layers; 1 without a mixture."""
+    return max((layer.weights[0][0] for layer in layers if is_grouped_product(layer)), default=1)
 
 
 def is_alias(layer: Layer) -> bool:
