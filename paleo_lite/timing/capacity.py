@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +30,12 @@ from .workload import Workload
 
 SHARDS = 8
 """Devices across which the ZeRO remedies shard the model state: a node of eight."""
+
+MOST_PAIRS = 4
+"""Most pairs of remedies that are listed where no single one makes a workload fit."""
+
+FROZEN_FORMATS = ("fp8", "int4")
+"""Formats of the frozen weights of other networks than language models beside adapters that are tried."""
 
 LORA_RANK = 16
 """Rank of the adapters of the LoRA remedies."""
@@ -86,7 +93,7 @@ def too_large_message(workload: Workload, machine: Machine, fit: MemoryFit, *, n
         return text
     helpful = [remedy for remedy in fit.remedies if remedy.fits]
     if not helpful:
-        return f"{text}; no single remedy makes it fit"
+        return f"{text}; no remedy makes it fit, nor two together"
     names = "; ".join(f"`{remedy.options}` ({format_si(remedy.total_bytes, 'B')})" for remedy in helpful)
     return f"{text}; remedies that make it fit: {names}"
 
@@ -119,52 +126,91 @@ def fit_memory(
 ) -> MemoryFit:
     """Compare the peak memory of a workload with the memory of a machine, and list remedies if it does not fit.
 
-    The time model knows the memory of what it times. The cost in time of a remedy is that of the answer with its
-    options over that of the prediction; remedies that are refused are left out. Without `answers` they have none.
+    Pairs of remedies of one device are tried where no single remedy makes it fit. The time model knows the memory of
+    what it times. The cost in time of a remedy is that of the answer with its options over that of the prediction;
+    remedies that are refused are left out. Without `answers` they have none.
     `shard` predicts the memory of several devices of a network that they divide in blocks, if it is possible.
     """
     fit = compare_memory(workload, machine, model)
     if fit.fits:
         return fit
     device = machine.device
-    memory, usable = fit.memory, usable_bytes(device)
-    ranked = []
-    for candidate in _candidate_remedies(workload, device, fit.largest_batch, answers):
-        shards = SHARDS if candidate.zero_stage else 1
-        if candidate.zero_stage and shard is not None:
-            sharded = shard(candidate)
-            if sharded is None:
+
+    def rank(candidates: Iterable[CandidateRemedy], less_than_bytes: float) -> list[tuple[Any, MemoryRemedy]]:
+        """Return the candidates that need less memory than some bytes as remedies, each with its key."""
+        ranked = []
+        for candidate in candidates:
+            remedy = _remedy_of(candidate, device, less_than_bytes, shard)
+            if remedy is None:
                 continue
-            total, largest_with_remedy = sharded
-        else:
-            total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
-            total -= paged_out_bytes(candidate.workload, device)
-            largest_with_remedy = largest_batch(
-                candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
-            )
-        if total >= memory.total_bytes:
-            continue
-        time_ratio = None
-        if prediction is not None and answers is not None:
-            try:
-                time_ratio = answers.time_with(candidate.changes) / prediction.time_s
-            except PaleoError:
-                continue  # what is refused is no remedy
-        largest_micro_batch = None
-        if largest_with_remedy is not None:
-            largest_micro_batch = largest_with_remedy // candidate.workload.options.accumulation
-        remedy = MemoryRemedy(
-            candidate.name,
-            total,
-            total <= usable,
-            largest_with_remedy,
-            time_ratio,
-            candidate.options,
-            largest_micro_batch,
-        )
-        ranked.append((remedy_key(remedy, shards), remedy))
-    ranked.sort(key=lambda pair: pair[0])
+            if prediction is not None and answers is not None:
+                try:
+                    time_ratio = answers.time_with(candidate.changes) / prediction.time_s
+                except PaleoError:
+                    continue  # what is refused is no remedy
+                remedy = msgspec.structs.replace(remedy, time_ratio=time_ratio)
+            ranked.append((remedy_key(remedy, SHARDS if candidate.zero_stage else 1), remedy))
+        return sorted(ranked, key=lambda pair: pair[0])
+
+    candidates = list(_candidate_remedies(workload, device, fit.largest_batch, answers))
+    ranked = rank(candidates, fit.memory.total_bytes)
+    if not any(remedy.fits for _, remedy in ranked):
+        ranked = rank(_pairs_of_remedies(workload, candidates), usable_bytes(device) + 1)[:MOST_PAIRS] + ranked
     return msgspec.structs.replace(fit, remedies=tuple(remedy for _, remedy in ranked))
+
+
+def _remedy_of(
+    candidate: CandidateRemedy,
+    device: Device,
+    less_than_bytes: float,
+    shard: Callable[[CandidateRemedy], ShardedStep | None] | None,
+) -> MemoryRemedy | None:
+    """Return a candidate with its memory and no time; None if it does not need less memory than some bytes."""
+    shards, usable = SHARDS if candidate.zero_stage else 1, usable_bytes(device)
+    if candidate.zero_stage and shard is not None:
+        sharded = shard(candidate)
+        if sharded is None:
+            return None
+        total, largest_with_remedy = sharded
+    else:
+        total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
+        total -= paged_out_bytes(candidate.workload, device)
+        if total >= less_than_bytes:
+            return None
+        largest_with_remedy = largest_batch(
+            candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
+        )
+    if total >= less_than_bytes:
+        return None
+    largest_micro_batch = None
+    if largest_with_remedy is not None:
+        largest_micro_batch = largest_with_remedy // candidate.workload.options.accumulation
+    return MemoryRemedy(
+        candidate.name, total, total <= usable, largest_with_remedy, None, candidate.options, largest_micro_batch
+    )
+
+
+def _pairs_of_remedies(workload: Workload, candidates: Sequence[CandidateRemedy]) -> Iterator[CandidateRemedy]:
+    """Yield two candidates of one device together, where they change other options."""
+    alone = [candidate for candidate in candidates if not candidate.zero_stage]
+    for first, second in combinations(alone, 2):
+        if not first.changes.keys().isdisjoint(second.changes):
+            continue
+        changed = _differences(workload, first.workload) | _differences(workload, second.workload)
+        options = _differences(workload.options, first.workload.options)
+        options |= _differences(workload.options, second.workload.options)
+        try:
+            changed["training"] = msgspec.structs.replace(workload.options, **options)
+            both = workload.with_changes(**changed)
+        except BadValue:
+            continue  # they do not go together
+        yield CandidateRemedy(f"{first.name}, {second.name}", {**first.changes, **second.changes}, both)
+
+
+def _differences(asked: msgspec.Struct, changed: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields that differ between two records of a type."""
+    fields = ((name, getattr(asked, name), getattr(changed, name)) for name in asked.__struct_fields__)
+    return {name: value for name, before, value in fields if value is not before and value != before}
 
 
 def remedy_key(remedy: MemoryRemedy, devices: int) -> tuple[bool, int, float, int]:
@@ -289,11 +335,17 @@ def _fine_tuning_remedies(
 ) -> Iterator[CandidateRemedy]:
     """Yield LoRA and QLoRA for a language model, alone, and with checkpointing and micro-batches of one sample.
 
+    Of another network with adapters, yield narrower formats of its frozen weights.
+
     A precision that is wider than 16 bits gives way to a narrow one. `stated` are options of the batch that the number
     of its micro-batches needs.
     """
     options = workload.options
-    if workload.network.lengths is None or workload.weights is not None:
+    if workload.weights is not None:
+        return
+    if workload.network.lengths is None:
+        if options.lora_rank:
+            yield from _frozen_formats(workload)
         return
     checkpointing = _block_checkpointing(workload)
     smallest = {"checkpointing": checkpointing, "accumulation": workload.batch_size}
@@ -328,6 +380,16 @@ def _fine_tuning_remedies(
                 )
         except BadValue:  # no layer takes an adapter
             return
+
+
+def _frozen_formats(workload: Workload) -> Iterator[CandidateRemedy]:
+    """Yield narrower formats of the weights that are frozen beside adapters."""
+    for weights in FROZEN_FORMATS:
+        try:
+            changed = workload.with_changes(weights=weights)
+        except BadValue:  # a network without this format
+            continue
+        yield CandidateRemedy(f"frozen weights in {weights}", {"weights": weights}, changed)
 
 
 def _block_checkpointing(workload: Workload) -> str:

@@ -27,6 +27,7 @@ TOO_LARGE = {  # questions that do not fit, with the remedies that they have at 
     "train llama-3.2-1b --gpu h100-sxm --precision fp32 --micro-batch 8 --accumulation 2": 10,
     "train bert-large --gpu t4 --batch-size 64": 12,
     "train flux.1-dev --gpu a100-sxm-40gb": 8,
+    "train flux.1-dev --gpu rtx4090 --lora 16": 12,
     "predict resnet50 --phase training --gpu t4 --batch-size 256 --precision fp32": 8,
     "predict vit_b_16 --gpu t4 --batch-size 4096 --precision fp32 --memory": 1,
     "predict resnet50 --gpu k80-die --precision fp64 --batch-size 64 --phase forward+backward": 6,
@@ -93,6 +94,17 @@ def test_remedies_are_the_answers_of_their_options(question: str) -> None:
         assert remedy["time_ratio"] == pytest.approx(time_s / without["time_s"], rel=1e-6), remedy["options"]
         assert remedy["total_bytes"] == pytest.approx(memory, rel=1e-3), remedy["options"]
         assert remedy["fits"] is fits, remedy["options"]
+
+
+def test_two_remedies_are_named_together_where_no_single_one_is_enough() -> None:
+    """12 billion parameters take 24 GB in bf16 and 12 GB in fp8; activations the rest unless they are recomputed."""
+    remedies = ask(["train", "flux.1-dev", "--gpu", "rtx4090", "--lora", "16"])["memory"]["remedies"]
+    fitting = {remedy["options"] for remedy in remedies if remedy["fits"]}
+    assert "--recompute all --weights fp8" in fitting
+    assert all(len(shlex.split(options)) == 4 for options in fitting)
+    by_size = ask(["train", "flux.1-dev", "--gpu", "a100-sxm-40gb", "--lora", "16"])["memory"]["remedies"]
+    assert any(remedy["fits"] for remedy in by_size)
+    assert not any(remedy["options"].count("--recompute") and "--weights" in remedy["options"] for remedy in by_size)
 
 
 def test_a_step_that_train_refuses_has_no_remedies() -> None:
