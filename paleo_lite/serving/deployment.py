@@ -518,6 +518,23 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         return TimedEngine(tables, engine, options)
 
 
+def why_apart(prompts: Deployment, decoding: Deployment) -> str:
+    """Return why two pools are in no place together: of two vendors, or at the prices of two clouds; empty if not.
+
+    No engine documents that caches move between kernels of two vendors, and no network joins two clouds.
+    """
+    pools = (prompts, decoding)
+    vendors = list(dict.fromkeys(pool.on_device.machine.device.vendor for pool in pools))
+    if len(vendors) > 1:
+        return f"no engine is known to hand keys and values from devices of {vendors[0]} to those of {vendors[1]}"
+    clouds = list(
+        dict.fromkeys(pool.listing.cloud for pool in pools if pool.listing is not None and pool.listing.cloud)
+    )
+    if len(clouds) > 1:
+        return f"the prices are those of two clouds, {clouds[0]} and {clouds[1]}, which no network joins"
+    return ""
+
+
 def have_connector(prefill: Deployment, decode: Deployment) -> bool:
     """Return whether a connector is known that brings keys and values from one pool to the other: one program has it.
 

@@ -12,7 +12,7 @@ from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from ..units import format_hours, format_number, format_si
 from .cache import CacheRoom
-from .deployment import Deployment, PreparedDeployment, have_connector
+from .deployment import Deployment, PreparedDeployment, have_connector, why_apart
 from .elastic import Elasticity
 from .iteration_times import ScheduledTokens
 from .latencies import STALL_S
@@ -285,6 +285,9 @@ def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
             f"no connector is known that brings keys and values from {deployment.prefill.engine.program} to "
             f"{deployment.engine.program}: both pools are timed as if there were one, without its reads of blocks"
         )
+    apart = "" if deployment.prefill is None else why_apart(deployment.prefill, deployment)
+    if apart:
+        notes.append(f"{apart}: both pools are timed as if one fabric joined them")
     tensor = deployment.on_device.tensor
     prompt = deployment.timer.prompt_activity(max(float(traffic.input_tokens.mean()), 1.0))
     is_pipeline = deployment.on_device.pipeline.degree > 1  # whose stages send prompts on, too

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import DoesNotFit
 from .cache import CacheRoom
 from .candidates import Criteria, DraftChoice, PrefillChoice
-from .deployment import HANDOVER_ENDS, Deployment, PreparedDeployment
+from .deployment import HANDOVER_ENDS, Deployment, PreparedDeployment, why_apart
 from .iteration_times import IterationTimes, ScheduledTokens
 from .options import Speculation
 from .pools import simulate
@@ -270,6 +270,7 @@ def estimate_splits(pools: Sequence[PoolEstimate], demand: Demand, criteria: Cri
             (prompts, _transfer_s(prompts, pool))
             for prompts in pools
             if _can_hand_over(prompts.deployment, pool.deployment)
+            and not why_apart(prompts.deployment, pool.deployment)
         ]
         for limit in pool.batch_limits:
             if limit > pool.most_sequences:

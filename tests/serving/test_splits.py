@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,7 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.answers import Serving
+from paleo_lite.serving.deployment import why_apart
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.saturation import saturate
@@ -111,6 +113,31 @@ def test_pools_have_devices_of_their_own() -> None:
         assert one.usd_per_h == pytest.approx(prices)
     prices = dict(result.document().facts)["prices"]
     assert prices.startswith("of AWS: ") and "h100-sxm 6.88" in prices and "l40s 1.861" in prices
+
+
+def test_advice_has_no_pools_of_two_vendors() -> None:
+    """RunPod lists the H200 NVL and Vultr the MI300X (hardware/)."""
+    advice = pl.serve("llama-3.1-8b", **{**ASKED, "gpu": "h200-nvl,mi300x", "num_requests": 200}).advice
+    assert {one.price_cloud for one in advice.candidates} == {"RunPod", "Vultr"}
+    split = [one for one in advice.candidates if one.prefill is not None]
+    assert split and all(one.prefill.gpu == one.gpu for one in split if one.prefill)
+
+
+def test_pools_at_the_prices_of_two_clouds_are_no_candidates() -> None:
+    asked = pl.Serve("llama-3.1-8b", gpu="l40s", rate=1)
+    deployment = make_deployment(asked)
+    assert deployment.listing is not None and deployment.listing.cloud
+    elsewhere = msgspec.structs.replace(deployment.listing, cloud="elsewhere")
+    other = msgspec.structs.replace(deployment, listing=elsewhere)
+    assert not why_apart(deployment, deployment)
+    assert why_apart(deployment, other).startswith(f"the prices are those of two clouds, {deployment.listing.cloud}")
+    assert not why_apart(deployment, msgspec.structs.replace(other, listing=None))
+
+
+def test_named_pools_of_two_vendors_are_answered_with_a_note() -> None:
+    answer = pl.serve("llama-3.1-8b", gpu="mi300x", rate=1, prefill_pool="gpu=h200-nvl", num_requests=100)
+    assert answer.time_s > 0
+    assert any("from devices of NVIDIA to those of AMD" in note for note in answer.notes)
 
 
 def test_engines_that_hand_nothing_over_are_not_split() -> None:
