@@ -11,6 +11,7 @@ import msgspec
 from ..distributed.platforms import usual_computer
 from ..engines.kernel_formats import has_constants
 from ..engines.placed import possible_divisions
+from ..engines.records import SERVERS
 from ..errors import BadValue
 from ..formats import FORMATS
 from ..machines import Device
@@ -89,6 +90,7 @@ def advise(
     first: Attempts = {}
     fallbacks: dict[str, Attempts] = {}
     degrees = _tensor_degrees(fixed, deployments)
+    devices, left_out = _devices_that_run(deployments, devices, fixed.weights)
     for device in devices:
         formats = _formats_to_try(fixed.weights, deployments, device)
         divisions = [fixed.division(degree, fixed.pipeline or 1) for degree in degrees]
@@ -111,7 +113,7 @@ def advise(
     )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
-    notes = _untried_notes(deployments, fixed, criteria.devices)
+    notes = [*left_out, *_untried_notes(deployments, fixed, criteria.devices)]
     if RANKINGS[criteria.by].needs == "price" and deployments.price_of is None:
         notes += filter(None, [describe_mixed(prices_of(advice))])
     advice, result = _confirm(advice, deployments, demand, objectives, criteria, notes)
@@ -271,6 +273,19 @@ def _equal_notes(advice: DeploymentAdvice) -> list[str]:
     ]
 
 
+def _devices_that_run(
+    deployments: Deployments, devices: Sequence[Device], weights: str | None
+) -> tuple[Sequence[Device], list[str]]:
+    """Return the devices on which the engine runs, all where it runs on none, and notes on those that are left out."""
+    capability = SERVERS[deployments.policy].capability
+    lacking = {device.id: capability.why_not_on(device, weights) for device in devices}
+    running = [device for device in devices if not lacking[device.id]]
+    if not running:
+        return devices, []
+    reasons = [reason for reason in lacking.values() if reason]
+    return running, [f"no candidate: {deployments.policy} {reason}" for reason in reasons]
+
+
 def _wide_attempts(
     deployments: Deployments, devices: Sequence[Device], fixed: FixedOptions, workers: int | None
 ) -> Attempts:
@@ -363,4 +378,6 @@ def _formats_to_try(weights: str | None, deployments: Deployments, device: Devic
         formats.append("fp8")
     if bits > FORMATS["nvfp4"].bits and any(peak.precision == "fp4" for peak in device.peaks):
         formats.append("nvfp4")
-    return tuple(formats)
+    capability = SERVERS[deployments.policy].capability
+    running = [name for name in formats if not capability.why_not_on(device, name)]
+    return tuple(running or formats)

@@ -60,9 +60,9 @@ class LaunchParts(NamedTuple):
 
 def launch(deployment: Deployment) -> Launch:
     """Return the command that launches a replica of a deployment, with the limits of its engine."""
-    if deployment.engine.launcher is None:
-        return Launch(None)
     pools = pools_of(deployment)
+    if deployment.engine.launcher is None and not any(map(_why_not_run, pools.values())):
+        return Launch(None)
     for role, pool in pools.items():
         reason = why_not_launched(pool, role)
         if reason:
@@ -301,9 +301,31 @@ def _plain_name(form: str) -> str:
     return "nvfp4" if form == "fp4" else form
 
 
+def _why_not_run(deployment: Deployment) -> str:
+    """Return why the engine of a deployment does not run on its devices, and which do; empty if it runs.
+
+    The forecast stays: it is that of the kernels on these devices, which forks and other builds of an engine have.
+    """
+    engine, on_device = deployment.engine, deployment.on_device
+    device, weights = on_device.machine.device, on_device.workload.weights
+    lacking = engine.capability.why_not_on(device, weights)
+    if not lacking:
+        return ""
+    others = [
+        name
+        for name, server in SERVERS.items()
+        if server.capability.lowest and not server.capability.why_not_on(device, weights)
+    ]
+    instead = f"; `--engine {' or '.join(others)}` runs there" if others else ""
+    return f"{engine.name} ({engine.versions.describe()}) {lacking}{instead}"
+
+
 def why_not_launched(deployment: Deployment, role: str) -> str:
     """Return why the engine of a pool cannot be launched like it in a role; empty if it can."""
     on_device, engine, launcher = deployment.on_device, deployment.engine.name, deployment.engine.launcher
+    lacking = _why_not_run(deployment)
+    if lacking:
+        return lacking
     if launcher is None:
         return f"nothing is known of how to start {engine}"
     if role != "worker" and launcher.pools is None:

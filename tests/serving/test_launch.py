@@ -5,6 +5,7 @@ Tests: engines/records/tensorrt_llm.py.
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -344,3 +345,59 @@ def test_command_is_printed_once_for_a_deployment_and_for_advice() -> None:
     words = "serve llama-3-8b --gpu h100-sxm --tensor 2 --num-requests 20 --output-tokens 32 --advise cost"
     page = CliRunner().invoke(main, words.split()).output
     assert page.count("--tensor-parallel-size 2") == 1 and "--max-num-seqs 256" in page
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "lacking"),
+    [
+        # docs/getting_started/installation/gpu.cuda.inc.md of vLLM 0.21: compute capability 7.5 or higher
+        ("llama-2-7b", {"gpu": "v100-sxm2-32gb"}, "vllm (0.17 and later) needs compute capability 7.5, and"),
+        (
+            "llama-2-7b",
+            {"gpu": "k80-die", "weights": "int4"},
+            "vllm (0.17 and later) needs compute capability 7.5, and",
+        ),
+        # Supported hardware of vLLM 0.14: neither AWQ nor FP8 on Volta, no FP8 on Turing, GPTQ on both
+        ("llama-2-7b", {"gpu": "v100-sxm2-32gb", "engine": "vllm-0.16"}, ""),
+        ("llama-2-7b", {"gpu": "v100-sxm2-32gb", "engine": "vllm-0.16", "weights": "gptq"}, ""),
+        ("llama-2-7b", {"gpu": "v100-sxm2-32gb", "engine": "vllm-0.16", "weights": "awq"}, "7.5 with weights in awq"),
+        ("llama-2-7b", {"gpu": "t4", "engine": "vllm-0.16", "weights": "fp8"}, "8.0 with weights in fp8"),
+        ("llama-2-7b", {"gpu": "t4", "weights": "fp8"}, ""),  # Marlin since: Turing and Ampere in W8A16
+        ("gpt-oss-20b", {"gpu": "v100-sxm2-32gb", "engine": "vllm-0.16"}, "8.0 with weights in mxfp4"),
+        # SGLang's quickstart: sm75 and above
+        ("llama-2-7b", {"gpu": "p100-pcie-16gb", "engine": "sglang", "weights": "awq"}, "needs compute capability 7.5"),
+        # TensorRT-LLM's support matrix: Ampere without fp8, Ada with it
+        ("llama-2-7b", {"gpu": "v100-sxm2-32gb", "engine": "tensorrt-llm"}, "needs compute capability 8.0"),
+        ("llama-2-7b", {"gpu": "a100-sxm-80gb", "engine": "tensorrt-llm", "weights": "fp8"}, "8.9 with weights in fp8"),
+        ("llama-2-7b", {"gpu": "l40s", "engine": "tensorrt-llm", "weights": "fp8"}, ""),
+        ("llama-2-7b", {"gpu": "mi300x"}, ""),  # which has no compute capability
+    ],
+)
+def test_engines_that_do_not_run_on_a_device_have_no_launch_command(
+    network: str, options: dict[str, Any], lacking: str
+) -> None:
+    answer = pl.serve(network, rate=0.1, input_tokens=100, output_tokens=20, num_requests=20, **options)
+    reasons = [note for note in answer.notes if "compute capability" in note]
+    assert answer.time_s > 0
+    if not lacking:
+        assert reasons == []
+        return
+    (reason,) = reasons
+    assert answer.launch_command is None
+    assert reason.startswith("no launch command: ") and lacking in reason
+
+
+def test_other_engines_that_run_on_a_device_are_named() -> None:
+    asked: dict[str, Any] = {"rate": 0.1, "input_tokens": 100, "output_tokens": 20, "num_requests": 20}
+    notes = pl.serve("llama-2-7b", gpu="v100-sxm2-32gb", **asked).notes
+    (named,) = [re.findall(r"`--engine ([^`]+)`", note)[0].split(" or ") for note in notes if "runs there" in note]
+    for engine in named:
+        others = pl.serve("llama-2-7b", gpu="v100-sxm2-32gb", engine=engine, **asked).notes
+        assert not any("compute capability" in note for note in others)
+
+
+def test_advice_recommends_no_device_on_which_the_engine_does_not_run() -> None:
+    asked: dict[str, Any] = {"rate": 0.1, "input_tokens": 100, "output_tokens": 20, "num_requests": 50}
+    advised = pl.serve("llama-3-8b", gpu="v100-sxm2-32gb,a100-sxm-80gb", advise="cost", engine="tensorrt-llm", **asked)
+    assert {(one.gpu, one.weights) for one in advised.advice.candidates} == {("a100-sxm-80gb", "bf16")}
+    assert any(note.startswith("no candidate: tensorrt-llm needs compute capability 8.0") for note in advised.notes)

@@ -188,6 +188,28 @@ class Launcher(msgspec.Struct, frozen=True):
     file_options: tuple[tuple[str, str], ...] = ()
 
 
+class Capability(msgspec.Struct, frozen=True):
+    """The lowest CUDA compute capabilities on which an engine runs; 0 where its documentation states none."""
+
+    lowest: float = 0.0
+    weights: Mapping[str, float] = {}  # with weights in a format that needs a higher one
+    sources: tuple[str, ...] = ()
+
+    def why_not_on(self, device: Device, weights: str | None) -> str:
+        """Return what a device lacks to run weights in a format, as a clause about the engine; empty if it lacks none.
+
+        Only the devices of NVIDIA have compute capabilities.
+        """
+        if device.vendor != "NVIDIA" or not device.capability:
+            return ""
+        of_device, of_format = float(device.capability), self.weights.get(weights or "", 0.0)
+        if of_device >= max(self.lowest, of_format):
+            return ""
+        what = f" with weights in {weights}" if of_device >= self.lowest else ""
+        needed = of_format if what else self.lowest
+        return f"needs compute capability {needed:.1f}{what}, and {device.name} has {of_device:.1f}"
+
+
 class LocalEngine(msgspec.Struct, frozen=True):
     """How an engine runs a language model on one's own machine, for one request at a time."""
 
@@ -328,6 +350,7 @@ class Server(Engine, frozen=True, kw_only=True):
     # progress and for the next one.
     schedules_ahead: bool = False
     vendors: tuple[str, ...] = ()  # makers of the devices that it runs on; empty for all
+    capability: Capability = Capability()  # what it needs of the devices of NVIDIA
     # Limits that depend on the device, by name; None if they are the same on all devices.
     limits_on: Callable[[Device], dict[str, int]] | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from ...machines import Device
-from .record import HEAD, DraftWords, Handover, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
+from .record import HEAD, Capability, DraftWords, Handover, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
 
 CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
 """Chunk of prompts in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
@@ -151,6 +151,15 @@ SGLANG = Server(
     receive_option=RECEIVE_OPTION,
     captures_graphs=True,
     schedules_ahead=True,
+    capability=Capability(
+        7.5,
+        weights={"fp8": 8.0, "fp8-block": 8.0, "mxfp4": 8.0},
+        sources=(
+            "https://docs.sglang.io/docs/get-started/quickstart (sm75 and above)",
+            "https://github.com/sgl-project/sglang/tree/main/python/sglang/srt/layers/quantization "
+            "(get_min_capability of fp8.py and mxfp4.py)",
+        ),
+    ),
     sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
 )
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from .record import DraftWords, Handover, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
+from .record import Capability, DraftWords, Handover, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
 
 TRANSFER = "cache_transceiver_config: {backend: DEFAULT}"
 
@@ -131,6 +131,14 @@ TENSORRT_LLM = Server(
     batch_wait_iterations=0,
     captures_graphs=True,
     vendors=("NVIDIA",),
+    capability=Capability(
+        8.0,
+        weights={"fp8": 8.9, "fp8-block": 8.9, "mxfp8": 8.9},
+        sources=(
+            "https://nvidia.github.io/TensorRT-LLM/0.18.2/reference/support-matrix.html",
+            "https://github.com/NVIDIA/TensorRT-LLM/pull/2389 (Volta is removed)",
+        ),
+    ),
     sources=("https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm_args.py",),
 )
 

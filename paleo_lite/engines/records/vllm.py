@@ -13,6 +13,7 @@ from .record import (
     COMMUNICATOR_BYTES,
     GREEDY,
     HEAD,
+    Capability,
     DraftWords,
     Handover,
     Kernels,
@@ -197,6 +198,16 @@ VLLM = Server(
     # 47 ms in blocks of 64, of which 29 ms are bytes: 64 layers x 2 x 306 or 77 reads (vLLM, issue 50913).
     handover=Handover(messages_s=28e-3, block_s=1.9e-6),
     schedules_ahead=True,
+    capability=Capability(
+        7.5,
+        weights={"mxfp4": 8.0},
+        sources=(
+            "https://github.com/vllm-project/vllm/blob/v0.21.0/docs/getting_started/installation/gpu.cuda.inc.md",
+            "https://docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8/ (fp8 from 7.5 on)",
+            "https://github.com/vllm-project/vllm/blob/main/vllm/model_executor/layers/quantization/mxfp4.py "
+            "(get_min_capability)",
+        ),
+    ),
     sources=(
         "https://github.com/vllm-project/vllm/blob/main/vllm/engine/arg_utils.py (get_batch_defaults)",
         "https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py",
@@ -211,6 +222,17 @@ VLLM_0_16 = structs.replace(
     name="vllm-0.16",
     versions=Versions(first="0.14", last="0.16"),
     launcher=None,
+    # Marlin, which converts fp8 to 16 bits where a device has no units for it, ran on Ampere and later.
+    capability=Capability(
+        7.0,
+        weights={"awq": 7.5, "fp8": 8.0, "fp8-block": 8.0, "mxfp8": 8.0, "mxfp4": 8.0},
+        sources=(
+            "https://docs.vllm.ai/en/v0.14.0/getting_started/installation/gpu/",
+            "https://docs.vllm.ai/en/v0.14.0/features/quantization/ (supported hardware)",
+            "https://docs.vllm.ai/en/v0.6.4.post1/quantization/supported_hardware.html",
+            "https://github.com/vllm-project/vllm/pull/5975 (fp8 on Ampere)",
+        ),
+    ),
     context_share=0.13 / 79.18,
     # The sampler sorts 1,024 x 151,936 logits of Qwen3 14B in 5.64 GiB.
     logit_bytes=5.64 * 2**30 / (1024 * 151_936),
