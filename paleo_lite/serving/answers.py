@@ -31,6 +31,7 @@ from .latencies import Latencies, join_latencies, simulate_causes, summarize_lat
 from .launch import launch, to_launch
 from .notes import (
     front_end_notes,
+    in_step_notes,
     mean_context,
     notes_of,
     queue_notes,
@@ -363,6 +364,7 @@ def _traffic_notes(
         found += unsteady_notes(prepared, traffic, saturation_per_s)
         found += rounds_notes(traffic, answered_per_s, saturation_per_s)
     found += front_end_notes(prepared, traffic, expected.latencies["ttft_s"]["p50"])
+    found += in_step_notes(prepared, traffic, expected.latencies["ttft_s"]["p90"])
     found += stall_notes(prepared, traffic)
     if prepared.deployment.elasticity is None and prepared.deployment.admission is None:
         found += queue_notes(expected.simulated.outcomes, expected.latencies["ttft_s"]["mean"])

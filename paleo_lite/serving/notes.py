@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from ..architectures.families.network import NEXT_TOKEN_LAYERS
@@ -16,10 +17,11 @@ from .deployment import Deployment, PreparedDeployment, have_connector, why_apar
 from .elastic import Elasticity
 from .iteration_times import ScheduledTokens
 from .latencies import STALL_S
+from .lengths import Lengths
 from .options import Speculation
-from .outcomes import Outcome
+from .outcomes import Outcome, request_latencies
 from .prefix_cache import prefix_hit_rate
-from .requests import MAX_REQUESTS, Traffic
+from .requests import MAX_REQUESTS, Traffic, generators_of, requests_of_loop
 from .stores import host_link_notes
 from .timed_engine import undivided_iteration_s
 
@@ -223,6 +225,50 @@ def rounds_notes(traffic: Traffic, answered_per_s: float, saturation_per_s: floa
         f"{answered_per_s:.3g} requests/s were answered from the first request to the last answer: {lengths} that "
         "begin together end together, and the prompts that follow share iterations; the saturation rate of "
         f"{saturation_per_s:.3g} is that of answers that end at different times"
+    ]
+
+
+USUAL_DEVIATION = 0.5
+"""Standard deviation of the answers of users, relative to their mean.
+
+It is about 0.9 of Azure's conversations (a normal distribution of logarithms through the median and the quantile of 95%
+of `paleo_lite.serving.lengths.DATASETS`); answers that end at a limit deviate less.
+"""
+
+IN_STEP = 1.5
+"""Ratio of the times to first token with equal and with drawn answers above which a note says so."""
+
+MOST_DRAWN = 20_000
+"""Requests of a simulation up to which it is repeated with drawn answers."""
+
+
+def in_step_notes(prepared: PreparedDeployment, traffic: Traffic, ttft_s: float | None) -> list[str]:
+    """Return a note where first tokens of a closed loop are late only because its answers are equally long.
+
+    `ttft_s` is the ninth decile of the times to first token. The simulation is repeated with drawn answers, at the
+    expected times alone.
+    """
+    deployment, outputs = prepared.deployment, traffic.output_tokens[traffic.counted]
+    users, answer_tokens = traffic.concurrency, int(outputs[0])
+    is_equal = int(np.ptp(outputs)) == 0 and answer_tokens > 1 and traffic.follows is None and not traffic.is_trace
+    if not is_equal or users is None or users <= deployment.replicas or not ttft_s or len(traffic) > MOST_DRAWN:
+        return []
+    deviation = max(round(USUAL_DEVIATION * answer_tokens), 1)
+    lengths, _ = generators_of(0)
+    drawn = msgspec.structs.replace(
+        traffic,
+        output_tokens=Lengths(answer_tokens, deviation).draw(len(traffic), lengths),
+        left_out=None,
+        repeats_after=requests_of_loop(users),
+    )
+    drawn_s = request_latencies(prepared.run(drawn))["ttft_s"]
+    drawn_ttft_s = float(np.quantile(drawn_s, 0.9))
+    if ttft_s < IN_STEP * drawn_ttft_s:
+        return []
+    return [
+        "answers of equal length keep users in step, as in benchmarks, so that their prompts wait for each other: with "
+        f"`--output-tokens {answer_tokens}:{deviation}` first tokens come after {format_si(drawn_ttft_s, 's', 3)} "
+        f"instead of {format_si(ttft_s, 's', 3)} (p90), and `--advise` may need fewer devices"
     ]
 
 

@@ -9,6 +9,7 @@ serving/placement.py.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from paleo_lite.serving.candidates import mark_front
 from paleo_lite.serving.figures import FIGURES
 from paleo_lite.serving.outcomes import LATENCIES, MOST_NOTES, ReplicaLog
 from paleo_lite.serving.slo import Objective, parse_slo
+from paleo_lite.units import format_si
 
 
 @pytest.fixture(scope="module")
@@ -477,3 +479,28 @@ def test_an_answer_says_which_pool_and_which_answers_its_figures_are_of() -> Non
     page = serving_page(answer).markdown()
     assert answer.shortened_requests == 8 and "8 of them with shortened answers" in page
     assert "share of the time in iterations, decode pool" in page
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"network": "qwen3-32b", "gpu": "l40s", "weights": "fp8", "replicas": 3, "concurrency": 50},
+        {"network": "llama-3-8b", "gpu": "h100-sxm", "concurrency": 64, "output_tokens": 200},
+    ],
+)
+def test_users_in_step_are_told_of_drawn_answers(asked: dict[str, Any]) -> None:
+    """The time that the note states is that of the question with the option that it names."""
+    equal = pl.serve(**asked, engine="sglang")
+    (note,) = [note for note in equal.notes if note.startswith("answers of equal length")]
+    option, drawn, fixed = re.search(r"`--output-tokens ([\d:]+)` .* after (.*) instead of (.*) \(p90\)", note).groups()
+    varied = pl.serve(**{**asked, "output_tokens": option}, engine="sglang")
+    assert format_si(varied.latencies["ttft_s"]["p90"].value, "s", 3) == drawn
+    assert format_si(equal.latencies["ttft_s"]["p90"].value, "s", 3) == fixed
+    assert not any(note.startswith("answers of equal length") for note in varied.notes)
+
+
+def test_users_whom_equal_answers_do_not_delay_are_told_nothing() -> None:
+    """vLLM computes prompts beside decoding, and requests at a rate do not begin together."""
+    for options in ({"concurrency": 64}, {"engine": "sglang", "rate": 5}, {"engine": "sglang", "concurrency": 1}):
+        notes = pl.serve("llama-3-8b", gpu="h100-sxm", num_requests=300, **options).notes
+        assert not any(note.startswith("answers of equal length") for note in notes)
