@@ -32,10 +32,10 @@ from .values import (
     TOKENS,
     DurationText,
     KeyValues,
-    LatencyLimits,
     Number,
     Quantity,
     SharesByPosition,
+    TimeLimits,
     TokenCount,
 )
 
@@ -271,7 +271,7 @@ class Serve(
         "all alike).",
     )  # fmt: skip
     slo: dict[str, Any] | str | None = option(
-        group=TRAFFIC_GROUP, is_common=True, is_single=True, type=LatencyLimits(), metavar="LIMITS",
+        group=TRAFFIC_GROUP, is_common=True, is_single=True, type=TimeLimits(), metavar="LIMITS",
         help="Objectives such as ttft=500ms,tpot.p99=50ms (p90 unless given): the highest rate that meets them. In "
         "Python also seconds by name, {'ttft': 0.5}.",
     )  # fmt: skip

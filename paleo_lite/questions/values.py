@@ -410,7 +410,7 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
         return texts
 
 
-class LatencyLimits(click.ParamType):  # type: ignore[type-arg]
+class TimeLimits(click.ParamType):  # type: ignore[type-arg]
     """Limits of times as ``name=500ms,name=2s``; in Python also a dict of names to seconds, or to such times."""
 
     name = "limits"

@@ -16,7 +16,8 @@ from ..serving.candidates import (
 )
 from ..serving.classes import ClassAnswer
 from ..serving.elastic import Count
-from ..serving.figures import ALL_FIGURES, Figure, describe_figure
+from ..serving.figures import ALL_FIGURES, describe_figure
+from ..serving.intervals import Figure
 from ..serving.kernel_timer import KernelTime
 from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division

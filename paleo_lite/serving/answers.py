@@ -18,16 +18,13 @@ from .energy import draw_power_of_all
 from .figures import (
     ALL_FIGURES,
     ENERGY_FIGURES,
-    Figure,
-    at_most,
     hit_rates,
-    make_figure,
     mean_replicas,
     measure_figures,
-    widen,
 )
+from .intervals import Figure, Latencies, at_most, join_latencies, make_figure, summarize_latencies, widen
 from .kernel_timer import KernelTime, time_decode_kernels
-from .latencies import Latencies, join_latencies, simulate_causes, summarize_latencies
+from .latencies import simulate_causes
 from .launch import launch, to_launch
 from .notes import (
     front_end_notes,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from ..calibration.posterior import remaining_width, shares_of
 from ..engines.causes import FIRST_TOKEN, FRONT_END, HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.kernels import Load
-from ..timing.intervals import Z_90
+from .intervals import Cause, Latencies, half_width, join_latencies, summarize_latencies
 from .kernel_timer import device_kernels
-from .outcomes import request_latencies
 from .steady import steady_span, work_in
 
 if TYPE_CHECKING:
@@ -81,9 +80,6 @@ def first_token_shares(
     return shares_of({**seconds, FRONT_END: front_end_s})
 
 
-_FIGURES = (FIRST_TOKEN, TIME_PER_TOKEN)
-
-
 class RemainingWidths(NamedTuple):
     """What measured servers leave of intervals, relative to those without them, in logarithms."""
 
@@ -91,23 +87,78 @@ class RemainingWidths(NamedTuple):
     first_token: float  # of the wait for a first token beside those of iterations, and of users in step
 
 
+POOL_ENDS = ((("low", "expected"), ("high", "expected")), (("expected", "low"), ("expected", "high")))
+"""Levels of the pool that decodes and of the one that computes prompts, at the ends of each of them."""
+
+
+class Simulating(Protocol):
+    """A prepared deployment, which simulates traffic."""
+
+    @property
+    def prefill(self) -> object | None:
+        """The pool that computes prompts; None where every replica does both."""
+        ...
+
+    @property
+    def first_token_width(self) -> float:
+        """What measured servers leave of the interval of the wait for a first token, in logarithms."""
+        ...
+
+    def simulate(self, traffic: Traffic, level: str = "expected", *, prefill_level: str | None = None) -> Simulated:
+        """Simulate all replicas at a level of the times of iterations, of which prompts may have one of their own."""
+        ...
+
+
+def causes_of_iterations(
+    prepared: Simulating,
+    traffic: Traffic,
+    at_levels: Mapping[str, Latencies],  # latencies at each level of the iteration times, of both pools together
+) -> list[Cause]:
+    """Return the iteration times as causes: those of each of two split pools, or of all replicas."""
+    if prepared.prefill is None:
+        return [Cause(at_levels["low"], at_levels["high"])]
+    causes = []
+    for ends in POOL_ENDS:
+        low, high = (
+            summarize_latencies(prepared.simulate(traffic, level, prefill_level=prefill_level))
+            for level, prefill_level in ends
+        )
+        causes.append(Cause(low, high))
+    return causes
+
+
+def causes_of_users(prepared: Simulating, traffic: Traffic) -> list[Cause]:
+    """Return users in step as a cause; none where they are not apart."""
+    synchronised = traffic.synchronised()
+    if synchronised is None:
+        return []
+    latencies = summarize_latencies(prepared.simulate(synchronised))
+    return [Cause(latencies, latencies, prepared.first_token_width)]
+
+
 def remaining_widths(
     on_device: ModelOnDevice,
     engine: Server,
     learned: Learned,
     traffic: Traffic,
-    simulated: Mapping[str, Simulated],  # by level of the times of iterations: "low", "expected" and "high"
+    simulated: Simulated,  # at the expected times of iterations
+    iterations: Sequence[Cause],  # the times of iterations, of each pool by itself
+    users: Sequence[Cause],  # users in step
     first_token_deviation: float,  # of the logarithm of the wait for a first token beside those of iterations
-    synchronised: Simulated | None,  # users in step, who wait for longer; None where they are not apart
 ) -> RemainingWidths:
     """Return what measured servers leave of the intervals under some traffic, by the causes of its mean latencies.
 
-    A level without answers of several tokens says nothing of times per token: they are those of first tokens.
+    The intervals are those that answers print, without a stall, of which measured servers say nothing. A simulation
+    without answers of several tokens says nothing of times per token: they are those of first tokens.
     """
-    outcomes = simulated["expected"].outcomes
-    first_s, token_s = (
-        {level: _mean_s(simulation, figure) for level, simulation in simulated.items()} for figure in _FIGURES
-    )
+    outcomes, expected = simulated.outcomes, summarize_latencies(simulated)
+    of_iterations = join_latencies(expected, iterations, {})
+    of_all = join_latencies(expected, [*iterations, *users], {FIRST_TOKEN: first_token_deviation})
+    first = of_iterations[FIRST_TOKEN]["mean"]
+    token = of_iterations[TIME_PER_TOKEN]["mean"]
+    if token.value is None:
+        token = first
+    assert first.value is not None and token.value is not None and token.low is not None and token.high is not None
     work = work_in(outcomes, steady_span(outcomes, traffic.rate_per_s, None))
     shares = server_shares(
         on_device,
@@ -115,28 +166,15 @@ def remaining_widths(
         users=max(work.sequence_s / work.busy_s, 1.0),
         prompt_tokens=float(traffic.input_tokens.mean()),
         answer_tokens=float(traffic.output_tokens.mean()),
-        tpot_s=token_s["expected"],
-        ttft_s=first_s["expected"],
+        tpot_s=token.value,
+        ttft_s=first.value,
     )
     variances = learned.variances(TIME_PER_TOKEN, shares[TIME_PER_TOKEN])
-    per_token = float(remaining_width(*variances, (math.log(token_s["low"]), math.log(token_s["high"]))))
-    # The interval of a first token is that of iterations, of the wait and, at its upper end, of users in step; their
-    # logarithms add up in quadrature.
-    of_iterations = math.log(first_s["high"] / first_s["low"]) / 2
-    of_wait = Z_90 * first_token_deviation
-    of_step = 0.0
-    if synchronised is not None:
-        of_step = max(math.log(_mean_s(synchronised, FIRST_TOKEN) / first_s["expected"]), 0.0)
-    stated = (math.hypot(of_iterations, of_wait) + math.hypot(of_iterations, of_wait, of_step)) / 2
-    of_others = math.sqrt(stated**2 - of_iterations**2)
+    per_token = float(remaining_width(*variances, (math.log(token.low), math.log(token.high))))
+    # The interval of a first token is that of iterations and of other causes, whose logarithms add up in quadrature.
+    stated, by_iterations = (half_width(joint[FIRST_TOKEN]["mean"]) for joint in (of_all, of_iterations))
+    by_others = math.sqrt(max(stated**2 - by_iterations**2, 0.0))
     variances = learned.variances(FIRST_TOKEN, shares[FIRST_TOKEN])
     wanted = stated * float(remaining_width(*variances, (-stated, stated)))
-    remaining = math.sqrt(max(wanted**2 - (per_token * of_iterations) ** 2, 0.0))
-    return RemainingWidths(per_token, remaining / of_others if of_others else 1.0)
-
-
-def _mean_s(simulated: Simulated, figure: str) -> float:
-    """Return the mean of a latency; where there is none, that of first tokens."""
-    latencies = request_latencies(simulated.outcomes)
-    values = latencies[figure] if len(latencies[figure]) else latencies[FIRST_TOKEN]
-    return float(values.mean())
+    remaining = math.sqrt(max(wanted**2 - (per_token * by_iterations) ** 2, 0.0))
+    return RemainingWidths(per_token, remaining / by_others if by_others else 1.0)

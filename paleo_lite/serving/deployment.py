@@ -24,10 +24,11 @@ from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .admission import Admission
 from .cache import CacheRoom, NoCacheRoom, cached_tensors, sufficient_fraction
 from .captured_graphs import LAUNCH_S, count_launches, with_launches
-from .causes import RemainingWidths, remaining_widths
+from .causes import RemainingWidths, causes_of_iterations, causes_of_users, remaining_widths
 from .drafts import HEADS
 from .elastic import Elasticity
 from .flood import simulate_flood
+from .intervals import summarize_latencies
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
@@ -344,16 +345,16 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         token is that of all. So all of them have the interval of their sum under this traffic.
         """
         simulated = {level: self.simulate(traffic, level) for level in LEVELS}
-        deviation = self.deployment.timer.latency_deviations[FIRST_TOKEN]
-        synchronised = traffic.synchronised()
+        at_levels = {level: summarize_latencies(at_level) for level, at_level in simulated.items()}
         widths = remaining_widths(
             self.deployment.on_device,
             self.engine,
             learned,
             traffic,
-            simulated,
-            deviation,
-            None if synchronised is None else self.simulate(synchronised),
+            simulated["expected"],
+            causes_of_iterations(self, traffic, at_levels),
+            causes_of_users(self, traffic),
+            self.deployment.timer.latency_deviations[FIRST_TOKEN],
         )
         prefill = None if self.prefill is None else self.prefill._with_widths(widths)
         return msgspec.structs.replace(self._with_widths(widths), prefill=prefill)

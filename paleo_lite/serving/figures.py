@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
-
-import msgspec
 
 from .deployment import Deployment
 from .elastic import count_lives, paid_seconds
@@ -13,23 +10,6 @@ from .energy import Drawn, draw_power_of_all
 from .outcomes import Outcome, request_latencies
 from .pools import Simulated
 from .steady import MeasuredSpan, count_answers, whole_span, work_in
-
-
-class Figure(msgspec.Struct, frozen=True):
-    """A figure with its 90% interval.
-
-    Attributes
-    ----------
-    value : float or None
-        Expected value; None if it does not exist, such as the time per output token of answers of one token.
-    low, high : float or None
-        Ends of the interval; None if the time model gives none.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-
 
 FIGURES = {
     "output_tokens_per_s": "output tokens per second",
@@ -228,36 +208,3 @@ def _usd_per_million(deployment: Deployment, tokens_per_s: float, replicas: floa
     """Return the price of a million tokens, of so many of the replicas in the mean."""
     usd_per_h = deployment.usd_per_h
     return None if usd_per_h is None else usd_per_h * replicas / deployment.replicas / 3600 / tokens_per_s * 1e6
-
-
-def make_figure(values: Sequence[float | None]) -> Figure:
-    """Return the figure with values at low, expected and high iteration times, or at the expected ones only."""
-    if len(values) == 1:
-        return Figure(_finite(values[0]))
-    low, value, high = values
-    if low is None or high is None or value is None:
-        return Figure(_finite(value))
-    return Figure(_finite(value), min(low, value, high), max(low, value, high))
-
-
-def widen(figure: Figure, below: float, above: float) -> Figure:
-    """Return a figure whose interval includes another, independent cause; the logarithms add up in quadrature.
-
-    `below` and `above` are the logarithms of the figure over its ends by the other cause.
-    """
-    if not figure.value or not (below or above):
-        return figure
-    low, high = (math.log(end / figure.value) if end else 0.0 for end in (figure.low, figure.high))
-    value = figure.value
-    return Figure(value, value * math.exp(-math.hypot(low, below)), value * math.exp(math.hypot(high, above)))
-
-
-def at_most(figure: Figure, limit: float | None) -> Figure:
-    """Return a figure whose interval ends at a limit."""
-    if figure.high is None or limit is None:
-        return figure
-    return Figure(figure.value, figure.low, min(figure.high, limit))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

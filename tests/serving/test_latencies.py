@@ -1,24 +1,22 @@
-"""Intervals of latencies: the causes that they join, of split pools and of users in step."""
+"""Intervals of latencies: the causes that they join, of split pools and of users in step.
+
+Tests: serving/intervals.py, serving/latencies.py.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.engines.causes import FIRST_TOKEN, TIME_PER_TOKEN
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.deployment import Deployment
-from paleo_lite.serving.figures import Figure
-from paleo_lite.serving.latencies import (
-    STALL_S,
-    join_causes,
-    join_latencies,
-    narrow,
-    simulate_causes,
-    summarize_latencies,
-)
+from paleo_lite.serving.intervals import Figure, half_width, join_causes, join_latencies, narrow, summarize_latencies
+from paleo_lite.serving.latencies import STALL_S, simulate_causes
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.requests import generate_traffic
 
@@ -87,6 +85,40 @@ def test_the_first_requests_of_split_pools_may_wait_for_kernels(split: Deploymen
         assert is_wider == (part == "mean"), part
     high = latencies[20]["mean"].high
     assert high is not None and high > STALL_S / 20
+
+
+class KnowsMore(NamedTuple):
+    """Measured servers that leave some of the width of each figure."""
+
+    widths: dict[str, float]
+
+    def variances(self, figure: str, shares: Any) -> tuple[float, float]:
+        """Return the variances after and before, so small that the interval of a command narrows as they do."""
+        return 1e-9 * self.widths[figure] ** 2, 1e-9
+
+
+@pytest.mark.parametrize("pools", [{}, {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}])
+@pytest.mark.parametrize("arrivals", [{"rate_per_s": 4.0}, {"concurrency": 32}])
+def test_widths_are_of_the_interval_that_answers_print(pools: dict[str, str], arrivals: dict[str, Any]) -> None:
+    """By hand: the logarithms of iterations, of each pool apart, and of all else add up in quadrature.
+
+    So of 0.6 of the whole, of which iterations keep 0.3 of theirs, the rest is what all else keeps.
+    """
+    traffic = generate_traffic(Lengths(2000), Lengths(100), count=320, **arrivals)
+    learned: Any = KnowsMore({FIRST_TOKEN: 0.6, TIME_PER_TOKEN: 0.3})
+    prepared = make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", **pools)).prepare(traffic)
+    at_levels = {level: summarize_latencies(prepared.simulate(traffic, level)) for level in prepared.levels}
+    causes = simulate_causes(prepared, traffic, at_levels)
+    if pools:
+        del causes[2]  # the stall, of which measured servers say nothing
+    of_iterations = causes[: 2 if pools else 1]
+    iterations, everything = (
+        half_width(join_latencies(at_levels["expected"], chosen, deviations)[FIRST_TOKEN]["mean"])
+        for chosen, deviations in ((of_iterations, {}), (causes, prepared.latency_deviations))
+    )
+    left = math.sqrt((0.6 * everything) ** 2 - (0.3 * iterations) ** 2) / math.sqrt(everything**2 - iterations**2)
+    narrowed = prepared.narrowed(traffic, learned)
+    assert (narrowed.host_width, narrowed.first_token_width) == (pytest.approx(0.3), pytest.approx(left))
 
 
 SPLIT: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "input_tokens": 512, "output_tokens": 32}

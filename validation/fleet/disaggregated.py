@@ -21,10 +21,11 @@ from paleo_lite.executor import run_tasks
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.serving.causes import POOL_ENDS
 from paleo_lite.serving.deployment import PreparedDeployment
 from paleo_lite.serving.drafts import acceptance_of
-from paleo_lite.serving.figures import make_figure, widen
-from paleo_lite.serving.latencies import POOL_ENDS, STALL_S, join_causes
+from paleo_lite.serving.intervals import join_causes, make_figure, widen
+from paleo_lite.serving.latencies import STALL_S
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.requests import Traffic, generate_traffic
