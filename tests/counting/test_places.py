@@ -59,6 +59,8 @@ def test_names_tell_what_the_builder_states(mixtral):
             assert getattr(read.place, field) == getattr(built.place, field), built.name
         if built.place.role in ("norm", "attention", "head", "experts"):
             assert read.place.role == built.place.role, built.name
+        if built.place.role in ("norm", "attention", "experts"):
+            assert read.place.owner == built.place.owner, built.name
     assert parts_of(place_layers(layers), True) == parts_of(layers, True)
 
 
