@@ -53,6 +53,17 @@ def test_a_measured_device_is_surer_than_one_that_was_not() -> None:
     assert pool_prior(find_device("xeon-8380"), "fp32") is None
 
 
+def test_a_model_is_pooled_from_the_pool_that_is_given() -> None:
+    """The prior of other evidence, here without the device's own, has another mean."""
+    device = find_device("titan-rtx")
+    others = Pool(POOL.format, POOL.parameters, [one for one in POOL.fits if one.id != device.id])
+    found = pooled_model(device, "fp32", pool=others)
+    assert isinstance(found, CalibratedModel)
+    expected = prior_from_evidence(traits_of(device, "fp32"), others.fits).mean
+    assert found.theta == pytest.approx(expected)
+    assert model_of("titan-rtx", "fp32").theta != pytest.approx(expected)
+
+
 def test_saturation_may_differ_only_on_devices_that_the_pool_does_not_contain() -> None:
     device = find_device("titan-rtx")
     others = [one for one in POOL.fits if one.id != device.id]
