@@ -133,7 +133,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         if self.lora_modules and not self.lora_rank:
             raise BadValue("`--trainable adapters` needs the rank of the adapters: give `--lora RANK`, such as 16")
         if not 0 <= self.lora_dropout < 1:
-            raise BadValue(f"`--trainable dropout` must be a probability from 0 to 1 (got {self.lora_dropout!r})")
+            raise BadValue(f"`--trainable dropout` must be a probability >= 0 and < 1 (got {self.lora_dropout:g})")
         if self.lora_dropout and not self.lora_rank:
             raise BadValue("`--trainable dropout` is of adapters: give `--lora RANK`, such as 16")
         if not self.fused_adapters and not self.lora_rank:
