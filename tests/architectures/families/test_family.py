@@ -11,8 +11,9 @@ import pytest
 from paleo_lite.architectures.blocks import block_records as records
 from paleo_lite.architectures.blocks import rules
 from paleo_lite.architectures.blocks.rules import BlockRules
+from paleo_lite.architectures.config import Config
 from paleo_lite.architectures.families.family import FAMILIES, Families, read_family_file
-from paleo_lite.architectures.keys import Integer, Record
+from paleo_lite.architectures.keys import Integer, Record, RoundedUp
 from paleo_lite.errors import BadDescriptor
 from paleo_lite.files import shipped_folder
 
@@ -140,3 +141,22 @@ def test_all_files_are_families():
     assert list(FAMILIES) == files
     assert len(FAMILIES) == len(files)
     assert isinstance(FAMILIES["llama"], msgspec.Struct)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "factor", "multiple", "published"),
+    [
+        (4096, None, None, 11008),  # Llama 2 7B: no factor, and a multiple of 256
+        (5120, None, 256, 13824),  # 13B
+        (8192, 1.3, 4096, 28672),  # 70B
+        (3072, None, 256, 8192),  # as Llama 3.2 3B, a multiple already
+    ],
+)
+def test_inner_sizes_are_rounded_up_as_llama_does(hidden, factor, multiple, published):
+    """The width of feed-forward layers by ``dim``, ``ffn_dim_multiplier`` and ``multiple_of`` of their params.json.
+
+    (meta-llama/llama, model.py: two thirds of four times the width, times the factor.)
+    """
+    fields = {"dim": hidden, "ffn_dim_multiplier": factor, "multiple_of": multiple}
+    config = Config({name: value for name, value in fields.items() if value is not None}, "params.json")
+    assert RoundedUp("dim", "ffn_dim_multiplier", 1.0, "multiple_of", 256, 8 / 3).read(config) == published
