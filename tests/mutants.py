@@ -48,7 +48,7 @@ CAUGHT_BY = BUILD / "caught_by.txt"
 NEAREST_S = 20
 """Processor seconds after which no further test of the nearest files is begun."""
 
-WHOLE_S = 50
+WHOLE_S = 25
 """The same of the tests that ask the whole product."""
 
 WHOLE = (

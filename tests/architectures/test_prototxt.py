@@ -1,6 +1,6 @@
 """Caffe network files: networks as their authors published them, layers of every type, and malformed files.
 
-Tests: architectures/builder.py, architectures/prototxt_text.py.
+Tests: architectures/prototxt_text.py.
 """
 
 from __future__ import annotations
