@@ -151,6 +151,11 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         if self.expert_blocks_of(contents) is not None and not contents.has_experts:
             raise BadValue(f"`{option}` is for mixtures of experts: {contents.name} is not one")
 
+    @property
+    def expert_blocks_are_free(self) -> bool:
+        """Whether the fastest placement of the experts is asked for."""
+        return not self.cpu_experts and self.cpu_expert_blocks is None
+
     def expert_blocks_of(self, contents: Contents) -> int | None:
         """Return how many first blocks have their experts in the memory of the host; None for the fastest that fits."""
         if self.cpu_experts:

@@ -310,3 +310,13 @@ def test_a_processor_is_named_only_where_the_rest_of_the_memory_is_enough():
     assert pl.local("glm-4.5-air", gpu="apple-m4-max", weights="q8_0", cpu="apple-m2-max-cpu").host_bytes > 0
     with pytest.raises(DoesNotFit, match=r"or a shorter context$"):
         pl.local("qwen3-235b-a22b", gpu="apple-m4-max", weights="q6_k")
+
+
+def test_a_narrower_cache_that_makes_room_for_everything_is_named():
+    """What the note states is the answer to the question that it names."""
+    asked = {"network": "qwen3-32b", "gpu": "rtx4090", "weights": "q4_k_m", "context": 32768}
+    answer, narrower = pl.local(**asked), pl.local(**asked, kv_cache="q8_0")
+    assert narrower.is_whole and not answer.is_whole
+    (note,) = [note for note in answer.notes if "--kv-cache" in note]
+    assert note.endswith(f"{narrower.tokens_per_s:.1f} tokens/s instead of {answer.tokens_per_s:.1f}")
+    assert not any("--kv-cache" in note for note in pl.local(**asked, cpu_cache=True).notes)

@@ -216,15 +216,18 @@ def _scaling_title(rows: Sequence[ScaleRow], bounds: Collection[str]) -> str:
     if last.fits is False:
         return "Does not fit into memory: speed-ups are those of a step that cannot run"
     workers = f"{last.workers:,} workers"
+    over = "" if last.baseline_workers == 1 else f"over {last.baseline_workers:,} "
     other_rows = []
     for other_name, row in zip(series, rows):
         if row.workers == last.workers and other_name != name and other_name not in bounds:
             other_rows.append(row)
     interval = last.efficiency_interval
     if interval and any((row.efficiency_interval or interval)[1] >= interval[0] for row in other_rows):
-        lowest = min(row.speedup for row in other_rows)
-        return f"No significant difference: speed-up {lowest:,.3g} to {last.speedup:,.3g} on {workers}"
-    title = f"Speed-up {'at most ' if name in bounds else ''}{last.speedup:,.3g} on {workers}"
+        lowest = min(row.speedup for row in other_rows) / last.baseline_workers
+        highest = last.speedup / last.baseline_workers
+        return f"No significant difference: speed-up {lowest:,.3g} to {highest:,.3g} {over}on {workers}"
+    speedup = last.speedup / last.baseline_workers
+    title = f"Speed-up {'at most ' if name in bounds else ''}{speedup:,.3g} {over}on {workers}"
     if len(set(series)) > 1:
         title = f"{name} scales best: {title[0].lower()}{title[1:]}"
     losses = {part: getattr(last, field) / last.time_s for part, (field, _) in PARTS.items() if part != "compute"}
@@ -354,7 +357,7 @@ def _part_bars(alt: Any, rows: Sequence[ScaleRow], bound: bool) -> Any:
             "time": getattr(row, field),
             "share": getattr(row, field) / row.time_s,
             "took": format_si(getattr(row, field), "s", 3),
-            "step": format_si(row.time_s, "s", 2),
+            "step": format_si(row.time_s, "s", 3),
             "top": 1.0,
         }
         for row in rows
