@@ -19,6 +19,7 @@ from .marks import (
     hollow_encoding,
     left_out_lines,
     scale_of,
+    title_of_axis,
 )
 from .render import altair, inline_data, time_unit
 from .side_by_side import side_by_side_chart
@@ -68,6 +69,7 @@ def devices_chart(predictions: Comparison | AnyPrediction | PictureScaling, orde
     rows = [_device_row(prediction, varying, shows_rates, factor) for prediction in shown]
     numbers = [row[name] for row in rows for name in ("value", "low", "high") if row[name]]
     scale, axis = scale_of(numbers, (1.3, 1.2))
+    title = title_of_axis(title, scale)
     names = list(dict.fromkeys(row["gpu"] for row in rows))
     colours, shapes = assign_colours_and_shapes(names, order)
     colour = alt.Color("gpu:N", legend=None, scale=alt.Scale(domain=names, range=colours))
@@ -330,6 +332,7 @@ def _batch_panel(
     base = alt.Chart(data).encode(x=x)
     numbers = [row[name] for row in rows for name in (key, f"{key}_low", f"{key}_high") if row[name]]
     scale, axis = scale_of(numbers, (1.1, 1.1))
+    title = title_of_axis(title, scale)
     y = alt.Y(f"{key}:Q", title=title, scale=scale, axis=axis)
     y_low = alt.Y(f"{key}_low:Q", title=title, scale=scale, axis=axis)
     area = base.mark_area(opacity=0.18) if len(batch_sizes) > 1 else base.mark_rule(opacity=0.4, strokeWidth=3)

@@ -90,6 +90,11 @@ def scale_of(numbers: Sequence[float], margins: tuple[float, float]) -> tuple[An
     return scale, alt.Axis(format=NUMBER_FORMAT, values=log_ticks(low, high))
 
 
+def title_of_axis(title: str, scale: Any) -> str:
+    """Return the title of an axis, which says whether the scale is logarithmic."""
+    return f"{title}, logarithmic" if scale.to_dict().get("type") == "log" else title
+
+
 class AxisSpan(NamedTuple):
     """Range of an axis, its length in pixels, and whether it is logarithmic."""
 

@@ -97,7 +97,7 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str], 
         alt.Chart(inline_data(parts))
         .mark_bar()
         .encode(
-            y=alt.Y("strategy:N", sort=names, title=None, axis=alt.Axis(labelLimit=400)),
+            y=alt.Y("strategy:N", sort=names, title=None, axis=alt.Axis(labelLimit=500)),
             x=time,
             color=_part_colour(alt, alt.Legend(orient="bottom")),
             opacity=conditional_value(alt.OpacityValue, "datum.unfit", 0.3, 1),

@@ -13,7 +13,7 @@ from ...text import format_plural
 from ...units import format_number
 from ..document import format_time_short
 from ..side_by_side import conclusions
-from .marks import NUMBER_FORMAT, assign_colours_and_shapes, scale_of
+from .marks import NUMBER_FORMAT, assign_colours_and_shapes, scale_of, title_of_axis
 from .render import altair, inline_data, log_ticks, time_unit
 
 WIDTH, HEIGHT = 560, 360
@@ -157,9 +157,7 @@ def _figures_panel(alt: Any, figures: Mapping[str, _Ranged], text: str, *, is_ti
             }
         )
     scale, axis = scale_of([mark[end] for mark in marks for end in ("low", "high")], (1.2, 1.2))
-    title = f"{text} ({unit})" if unit else text
-    if scale.to_dict().get("type") == "log":
-        title += ", logarithmic"
+    title = title_of_axis(f"{text} ({unit})" if unit else text, scale)
     x, x_low = (alt.X(f"{end}:Q", title=title, scale=scale, axis=axis) for end in ("value", "low"))
     base = alt.Chart(inline_data(marks)).encode(y=alt.Y("name:N", title=None, sort=None))
     spread = base.mark_rule(strokeWidth=3, opacity=0.4).encode(x=x_low, x2=alt.X2("high:Q"))

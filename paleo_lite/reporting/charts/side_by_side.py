@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import BadValue
 from ...sweeps.comparison import Comparison
 from ...units import format_si
-from .marks import left_out_lines, scale_of
+from .marks import left_out_lines, scale_of, title_of_axis
 from .render import altair, inline_data, time_unit
 
 WIDTH = 640
@@ -41,8 +41,8 @@ def side_by_side_chart(comparison: Comparison, title: str, time_of: str) -> Any:
             }
         )
     alt = altair()
-    axis_title = f"{time_of} ({unit})"
     scale, axis = scale_of([row[name] for row in rows for name in ("time", "low", "high") if row[name]], (1.2, 1.2))
+    axis_title = title_of_axis(f"{time_of} ({unit})", scale)
     x = alt.X("time:Q", title=axis_title, scale=scale, axis=axis)
     base = alt.Chart(inline_data(rows)).encode(y=alt.Y("step:N", title=None, sort=None))
     intervals = base.mark_rule(strokeWidth=3, opacity=0.4).encode(
