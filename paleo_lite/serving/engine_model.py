@@ -257,6 +257,7 @@ def _launched(
         bytes=np.array([counted.count * moved_bytes(step, counted.kernel, load) for counted in kernels]),
         activity=Activity(*(np.array(seconds, dtype=np.float64) for seconds in zip(*activities, strict=True))),
         cache_bytes_per_sequence=iteration.cache_bytes_per_sequence,
+        speed=float(iteration.speed),
     )
 
 

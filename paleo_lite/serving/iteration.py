@@ -134,7 +134,12 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def speed(self) -> Any:
-        """Speed of the kernels under the power limit of the device, relative to that of the data sheet."""
+        """Speed of the kernels under the power limit and at the clock of the device, relative to the data sheet's.
+
+        Bounds are those of the data sheet, as what a limit or a clock leaves is a forecast.
+        """
+        if self.policy is None:
+            return 1.0
         return speed_under_limit(self.step.device, self.activity.shares_of(self._unlimited_s))
 
     @property

@@ -62,7 +62,7 @@ def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Term
         )
     if peak.peak.unverified:
         notes.append(f"the {peak.describe()} could not be checked against a primary source")
-    notes += setting_notes(machine, model)
+    notes += setting_notes(machine, model, None if terms.launched is None else terms.launched.speed)
     if not workload.has_layers:
         return tuple(notes)
     if phase in GENERATION_PHASES:
@@ -146,9 +146,12 @@ def cached_bound_notes(workload: Workload, machine: Machine, terms: Terms) -> li
     ]
 
 
-def setting_notes(machine: Machine, model: TimeModel) -> list[str]:
-    """Return notes on a requested clock or power limit that the device does not have, or that changes nothing."""
-    return [*clock_notes(machine), *limit_notes(machine.device, model)]
+def setting_notes(machine: Machine, model: TimeModel, speed: float | None = None) -> list[str]:
+    """Return notes on a requested clock or power limit that the device does not have, or that changes nothing.
+
+    The speed is what both leave of that of the kernels of an engine; None where layers are timed.
+    """
+    return [*clock_notes(machine), *limit_notes(machine.device, model, speed)]
 
 
 def clock_notes(machine: Machine) -> list[str]:
@@ -170,7 +173,7 @@ def clock_notes(machine: Machine) -> list[str]:
     return []
 
 
-def limit_notes(device: Device, model: TimeModel) -> list[str]:
+def limit_notes(device: Device, model: TimeModel, speed: float | None = None) -> list[str]:
     """Return a note on a requested power limit: what it leaves of the speed, or why it changes nothing."""
     notes: list[str] = []
     limit_w, rated_w = device.requested_power_limit_w, device.rated_power_w
@@ -190,6 +193,10 @@ def limit_notes(device: Device, model: TimeModel) -> list[str]:
             f"the power limit {limit_w:g} W is too low for {device.name} ({rated_w:g} W): "
             f"the times assume {MIN_FRACTION:.0%} of its speed"
         )
+    elif speed is not None and device.locked_clock == 1:
+        notes.append(f"the power limit {limit_w:g} W leaves {speed:.0%} of the speed of the kernels")
+    elif speed is not None:
+        notes.append(f"the power limit {limit_w:g} W and the clock leave {speed:.0%} of the speed of the kernels")
     elif limited_fraction(device) < 1:
         notes.append(f"the power limit {limit_w:g} W leaves {limited_fraction(device):.0%} of the speed of the kernels")
     return notes

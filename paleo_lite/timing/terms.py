@@ -32,6 +32,7 @@ class LaunchedKernels(NamedTuple):
     bytes: Seconds
     activity: Activity  # what the device does in each of them
     cache_bytes_per_sequence: float
+    speed: float  # under the power limit and at the clock of the device, relative to that without them
 
 
 class Terms(msgspec.Struct, frozen=True, eq=False):
