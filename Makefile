@@ -160,7 +160,7 @@ images: data $(STAMPS)/test
 	$(PLOT) memory llama-3.1-8b --gpu h100-sxm --sequence-length 8192 -o docs/images/memory.png --force
 	$(BIN)/paleo-lite predict resnet50 --gpu all --precision fp16,fp32 --batch-size 1:256:x2 \
 		-o build/sweep.parquet --force
-	$(PLOT) pareto build/sweep.parquet --pareto time,throughput --where "time_model == calibrated" -o docs/images/pareto.png --force
+	$(PLOT) pareto build/sweep.parquet --pareto throughput,cost --where "time_model == calibrated" -o docs/images/pareto.png --force
 	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png --force
 	$(PLOT) compare --predict resnet50 --gpu k40m -o docs/images/compare.png --force \
 		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip
