@@ -40,7 +40,10 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
     if config.attention_data > 1:
         raise BadValue("`--attention-data-parallel` is for `--phase prefill` and `decode`")
     if not network.blocks or network.lengths is None:
-        raise BadValue(f"`--tensor` and `--pipeline` need a network from a config: not {network.name}")
+        raise BadValue(
+            "`--pipeline`, `--context-parallel` and `--expert-parallel` need a language model from a config: "
+            f"{network.name} is divided layer by layer, with `--tensor` alone or a `--strategy` such as zero-3"
+        )
     check_workers(workers, topology, config)
     devices_per_stage = workers // config.pipeline
     if devices_per_stage % config.expert:

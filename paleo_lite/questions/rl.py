@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ..errors import BadValue
 from ..units import check_integer
 from .compare import check_no_pipeline, compare
 from .kind import QuestionKind, make_function
+from .option import command_words
 from .records import settings_of
 from .rl_options import Rl
 
 if TYPE_CHECKING:
-    from ..reinforcement.answer import RlAnswer
+    from ..reinforcement.answer import RlAnswer, RlRow
     from ..sweeps.comparison import Comparison
 
 
@@ -41,7 +45,7 @@ def _answer(question: Rl) -> RlAnswer:
 
     if len(settings_of(question.reward)) > 1:
         raise BadValue("give only one of model and seconds of `--reward`")
-    question = _with_evidence(question)
+    asked, question = question, _with_evidence(question)
     speculation = settings_of(question.speculation)
     if speculation and "tokens" not in speculation:
         raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
@@ -49,8 +53,15 @@ def _answer(question: Rl) -> RlAnswer:
         chosen = [name for name in _ADVISED if name in question.given()]
         if chosen:
             raise BadValue(f"`--advise` chooses `--{chosen[0].replace('_', '-')}` itself: leave it out")
-        return advise(question)
+        advised = advise(question)
+        return msgspec.structs.replace(advised, command=_advised_command(asked, advised.divisions[0]))
     return answer_rl(_with_usual_division(question))
+
+
+def _advised_command(question: Rl, best: RlRow) -> str:
+    """Return the command line that asks for the division that advice recommends alone."""
+    chosen = {name: getattr(best, name) for name in (*_ADVISED, "steps_off")}
+    return shlex.join(command_words("rl", replace(question, advise=False, **chosen)))
 
 
 def _with_usual_division(question: Rl) -> Rl:

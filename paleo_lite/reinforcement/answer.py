@@ -87,6 +87,8 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
         Hours, cost and energy of the steps asked for.
     divisions : list of RlRow
         Divisions that were compared, the fastest first; empty without advice.
+    command : str or None
+        Command line that asks for the recommended division alone; None without advice.
     settings : str
         The settings in the framework's own words; empty where they are not known.
     """
@@ -138,6 +140,7 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
     activity: Any = Activity()
     power: Power | None = None
     facility: Facility | None = None
+    command: str | None = None
 
     @property
     def throughput_per_s(self) -> float:

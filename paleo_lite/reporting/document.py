@@ -290,7 +290,7 @@ class Document(msgspec.Struct, frozen=True):
                 blocks.append(entry.markdown())
             elif isinstance(entry, str):
                 blocks.append(_escape_markdown(entry))
-        blocks += [f"{purpose}:\n\n    {make_printable(command)}" for purpose, command in self.commands]
+        blocks += [f"{purpose}:\n\n{_as_code(command)}" for purpose, command in self.commands]
         notes = [_escape_markdown(f"> {note}") for note in self.notes]
         if notes:
             blocks.append("\n".join(notes))
@@ -315,7 +315,8 @@ class Document(msgspec.Struct, frozen=True):
             elif isinstance(entry, str):
                 blocks.append(f"<p>{_escape_html(entry)}</p>")
         for purpose, command in self.commands:
-            blocks.append(f"<p>{_escape_html(purpose)}: <code>{_escape_html(command)}</code></p>")
+            lines = "<br>".join(map(_escape_html, command.splitlines()))
+            blocks.append(f"<p>{_escape_html(purpose)}: <code>{lines}</code></p>")
         blocks += [f"<p><small>{_escape_html(note)}</small></p>" for note in self.notes]
         blocks += [section._repr_html_() for section in self.sections]
         return "\n".join(blocks)
@@ -392,6 +393,11 @@ def _markdown_row(texts: Iterable[str], bold: bool = False) -> str:
 
 _MARKUP = re.compile(r"(`[^`]*`)|(\](?=\()|<(?=[A-Za-z/!?]))")
 """Code in backticks; the bracket before a link's address; the start of an HTML tag."""
+
+
+def _as_code(command: str) -> str:
+    """Return the lines of a command or of settings as a block of Markdown."""
+    return "\n".join(f"    {make_printable(line)}" for line in command.splitlines())
 
 
 def _escape_markdown(text: str) -> str:

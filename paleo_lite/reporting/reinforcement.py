@@ -32,6 +32,8 @@ def rl_page(answer: RlAnswer, **options: Any) -> Document:
     if answer.rollouts is not None:
         content.append(_rollout_table(answer))
     commands = [("Settings in the words of the framework", answer.settings)] if answer.settings else []
+    if answer.command is not None:
+        commands.insert(0, ("Ask for the recommended division alone", answer.command))
     return Document(title, _facts(answer), content, list(answer.notes), data=lambda: _data(answer), commands=commands)
 
 

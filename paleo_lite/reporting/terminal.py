@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping
 from itertools import zip_longest
+from textwrap import indent
 from typing import IO, Any
 
 import msgspec
@@ -120,7 +121,7 @@ def _format_blocks(
             blocks.append(title + format_table_lines(entry, width, styles))
         elif not isinstance(entry, Chart):
             blocks.append(wrap_text(entry, width))
-    blocks += [[f"{purpose}:", f"  {command}"] for purpose, command in document.commands]
+    blocks += [[f"{purpose}:", *indent(command, "  ").split("\n")] for purpose, command in document.commands]
     notes = []
     for note in document.notes:
         notes += [f"{yellow}{line}{end}" for line in wrap_text(f"note: {note}", line_width)]

@@ -100,7 +100,9 @@ def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:
             f"{requests:g} requests at a concurrency of {limit:g} are a short run: ramp-up and drain count in all means"
         )
     duration_s = values.get("duration_s")
-    if duration_s == 0:
+    if duration_s is not None and duration_s < 0:
+        doubts.append(f"the duration is given as {duration_s:.3g} s, which no run takes: its times or rates are wrong")
+    elif duration_s == 0:
         doubts.append("the duration is given as 0 s: the run was not measured, and rates in the file are wrong")
     elif duration_s and duration_s < _SHORTEST_RUN_S:
         doubts.append(f"the run took {duration_s:.3g} s, which is too short for a steady state")

@@ -379,13 +379,26 @@ def _file_lines(launcher: Launcher, settings: dict[str, Value]) -> list[str]:
     return lines
 
 
+def _chunk_notes(deployment: Deployment, launcher: Launcher) -> list[str]:
+    """Return a note where the simulated chunks of prompts are smaller than the iterations, and no option says so."""
+    engine = deployment.engine
+    states_chunks = any(setting == "chunk_or_none" for _, setting in launcher.options)
+    if states_chunks or engine.chunked_prefill in (0, engine.max_batched_tokens):
+        return []
+    return [
+        f"the launch command leaves the chunks of {engine.chunked_prefill:,} tokens out: under {engine.name} prompts "
+        f"fill an iteration up to its {engine.max_batched_tokens:,} tokens together, which "
+        f"`--chunked-prefill {engine.max_batched_tokens}` predicts"
+    ]
+
+
 def launch_notes(deployment: Deployment) -> list[str]:
     """Return notes on simulated settings that the launch command does not contain."""
     launcher = deployment.engine.launcher
     assert launcher is not None
     workload = deployment.on_device.workload
     form = FORMATS[workload.weights or workload.precision]
-    notes = []
+    notes = _chunk_notes(deployment, launcher)
     is_made = form.name in launcher.weights and not _is_published_narrow(workload.network)
     published = "" if workload.network.publication is None else workload.network.publication.weights
     if form.is_quantized and not is_made and form.name != published:

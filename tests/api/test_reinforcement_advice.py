@@ -5,11 +5,15 @@ Tests: api/reinforcement_advice.py, reinforcement/settings.py.
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import paleo_lite as pl
+from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
 
 SMALL = {
@@ -71,3 +75,13 @@ def test_settings_are_in_the_words_of_the_framework() -> None:
     assert nemo["policy.generation.colocated.enabled"] == "false" and nemo["grpo.async_grpo.enabled"] == "true"
     assert nemo["policy.generation.vllm_cfg.precision"] == "fp8"
     assert ask(framework="generic").settings == ""
+
+
+@pytest.mark.parametrize("framework", ["generic", "prime-rl"])
+def test_the_command_of_advice_asks_for_what_it_recommends(framework: str) -> None:
+    advised = pl.rl(**{**SMALL, "framework": framework}, advise=True)
+    words = shlex.split(advised.command)
+    assert words[:3] == ["paleo-lite", "rl", "qwen3-0.6b"] and "--advise" not in words
+    alone = json.loads(CliRunner().invoke(main, [*words[1:], "--format", "json"]).stdout)
+    assert alone["time_s"] == pytest.approx(advised.time_s)
+    assert pl.rl(**SMALL).command is None

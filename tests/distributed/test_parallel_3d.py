@@ -264,7 +264,7 @@ def test_a_micro_batch_may_exceed_the_batch_of_a_single_worker():
             {},
             r"by 8, 8 replicas times `--micro-batch 1`: give `--global-batch-size 8` or 16",
         ),
-        ("resnet50", 8, 8, {"tensor": 2}, "need a network from a config: not resnet50"),
+        ("resnet50", 8, 8, {"tensor": 2}, "need a language model from a config: resnet50 is"),
         (
             "bert-base",
             8,

@@ -126,7 +126,7 @@ def test_micro_batches_of_a_group_are_those_of_its_devices() -> None:
     [
         ({"tensor": 3}, "`--tensor 3` must divide the number of workers"),
         ({"tensor": 2, "strategy": "pipeline-1f1b"}, "goes with a strategy of data, zero-1, zero-2, zero-3"),
-        ({"tensor": 2, "pipeline": 2}, "need a network from a config"),
+        ({"tensor": 2, "pipeline": 2}, "need a language model from a config"),
     ],
 )
 def test_impossible_groups_get_a_sentence(changes: dict[str, object], sentence: str) -> None:

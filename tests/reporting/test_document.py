@@ -161,3 +161,13 @@ def test_title_of_a_shortened_table_has_the_number_of_rows():
 )
 def test_positive_fractions_never_read_0(share, text):
     assert format_percent(share) == text
+
+
+def test_all_lines_of_settings_are_indented_alike() -> None:
+    """Also as a block of Markdown, where a line with fewer than four spaces is text."""
+    settings = Document("Answer", commands=[("Settings", "a.b=1\nc.d=2")])
+    shown = io.StringIO()
+    show_document(settings, "table", shown)
+    assert "Settings:\n  a.b=1\n  c.d=2\n" in shown.getvalue()
+    assert "Settings:\n\n    a.b=1\n    c.d=2\n" in settings.markdown()
+    assert "<code>a.b=1<br>c.d=2</code>" in settings._repr_html_()

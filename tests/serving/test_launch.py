@@ -387,6 +387,22 @@ def test_engines_that_do_not_run_on_a_device_have_no_launch_command(
     assert reason.startswith("no launch command: ") and lacking in reason
 
 
+@pytest.mark.parametrize(
+    ("options", "leaves_out"),
+    [
+        ({"chunked_prefill": 2048, "max_batched_tokens": 4096}, True),
+        ({"chunked_prefill": 4096, "max_batched_tokens": 4096}, False),
+        ({"engine": "tensorrt-llm", "chunked_prefill": 2048}, True),
+        ({"engine": "sglang", "chunked_prefill": 2048}, False),  # --chunked-prefill-size
+    ],
+)
+def test_chunks_that_the_launch_command_cannot_state_are_named(options: dict[str, Any], leaves_out: bool) -> None:
+    answer = pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, **options)
+    notes = [note for note in answer.notes if note.startswith("the launch command leaves the chunks")]
+    assert bool(notes) == leaves_out
+    assert leaves_out or ("4096" in answer.launch_command or "--chunked-prefill-size 2048" in answer.launch_command)
+
+
 def test_other_engines_that_run_on_a_device_are_named() -> None:
     asked: dict[str, Any] = {"rate": 0.1, "input_tokens": 100, "output_tokens": 20, "num_requests": 20}
     notes = pl.serve("llama-2-7b", gpu="v100-sxm2-32gb", **asked).notes
