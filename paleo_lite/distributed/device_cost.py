@@ -155,7 +155,7 @@ class _StackCounts(NamedTuple):
     # Time of the kernels of a layer in the forward and in the backward pass, shape (2, layers), over those of the layer
     # alone: 0 where other kernels do its work.
     kernels_of: Floats
-    launches: Floats  # for single experts, shape (layers,)
+    launches: Floats  # for single experts, in the forward and in the backward pass, shape (2, layers)
     saved: SavedActivations
     narrowed_bytes: float  # bytes that frozen weights take less than in 16 bits
 
@@ -184,8 +184,8 @@ class MicroBatchCounts(NamedTuple):
         if self.stack is not None:
             launch_s, host_s = _launch_s(job)
             launches_s, hosts_s = self.stack.launches * launch_s, self.stack.launches * host_s
-            forward = np.maximum(forward * self.stack.kernels_of[0] + launches_s, hosts_s)
-            backward = np.maximum(backward * self.stack.kernels_of[1] + 2 * launches_s, 2 * hosts_s)
+            forward = np.maximum(forward * self.stack.kernels_of[0] + launches_s[0], hosts_s[0])
+            backward = np.maximum(backward * self.stack.kernels_of[1] + launches_s[1], hosts_s[1])
         quantize_s = _quantize_s(self.workload, job)
         return forward + self.quantized_inputs * quantize_s, backward + self.quantized_gradients * quantize_s
 
@@ -349,7 +349,7 @@ def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCo
     """Return a sample of a network with the kernels and the saved tensors of a tuned stack."""
     workload = network.workload
     kernels_of = np.tile([0.0 if layer.kind in FUSED_KINDS else 1.0 for layer in workload.layers], (2, 1))
-    launches = np.zeros(len(workload.layers))
+    launches = np.zeros((2, len(workload.layers)))
     for first, last in expert_layers(workload.layers):
         # The bias of the first product belongs to it; the last layer of the activation function stands for its kernel.
         kernels_of[:, first + 1 : last if kernels.fuse_activation else last - 1] = 0
@@ -358,7 +358,8 @@ def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCo
                 kernels_of[:, index] = 0 if kernels.fuse_activation else SEPARATE_BIAS
     for index, layer in enumerate(workload.layers):
         if is_grouped_product(layer):
-            launches[index] = layer.weights[0][0] * kernels.launches_per_expert
+            backward_products = 1 if layer.is_frozen else 2  # gradients of data, and of weights that are trained
+            launches[:, index] = layer.weights[0][0] * kernels.launches_per_expert * np.array([1, backward_products])
     if kernels.recipe is not None and kernels.fuse_activation:
         inputs, gradients = _quantized_elements(workload, fuses_experts=True)
         network = network._replace(quantized_inputs=inputs, quantized_gradients=gradients)

@@ -147,6 +147,22 @@ def test_every_expert_launches_kernels_of_its_own(precision: str, kernels: int, 
     assert kernels == (TRAINING_RECIPES[precision].expert_kernels if precision in TRAINING_RECIPES else 1)
 
 
+def test_frozen_experts_launch_no_kernels_for_gradients_of_weights() -> None:
+    """The backward pass multiplies a frozen matrix once, for the data, and one that is trained twice.
+
+    Half as many experts per device save as many kernels in the backward pass as in the forward pass, or twice as many.
+    """
+    job = forecast_job_of("qwen3-30b-a3b")
+    adapters = TrainingOptions("adamw", mixed_precision=True, lora_rank=16)
+    frozen = Job(job.workload.with_changes(training=adapters), job.machine, job.model)
+    for trained, products in ((job, 2), (frozen, 1)):
+        few, many = (
+            block_costs(trained, ParallelConfig(expert=devices, expert_kernels="separate")).block for devices in (16, 8)
+        )
+        saved_s = many.forward_s - few.forward_s
+        assert many.backward_s - few.backward_s == pytest.approx(products * saved_s, rel=0.2)
+
+
 def test_without_a_choice_of_kernels_the_mean_is_taken() -> None:
     job = forecast_job_of("qwen3-30b-a3b")
     separate, fused, either = (
