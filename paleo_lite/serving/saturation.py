@@ -76,8 +76,9 @@ def saturate_levels(prepared: PreparedDeployment, traffic: Traffic, levels: Sequ
         return {level: _rates_with_adapters(prepared, traffic, level) for level in levels}
     running = _count_running(prepared, traffic)
     flood = _flood(prepared, traffic, running)
+    answer_tokens = float(traffic.output_tokens[traffic.counted].mean())
     return {
-        level: _rates_of_flood(outcomes, running)
+        level: _rates_of_flood(outcomes, running, answer_tokens)
         for level, outcomes in zip(levels, _in_turn(prepared).flood(flood, levels))
     }
 
@@ -112,14 +113,15 @@ def _repeated(prepared: PreparedDeployment, traffic: Traffic, running: int) -> I
     return counted[np.arange(count) % len(counted)]
 
 
-def _rates_of_flood(outcomes: Sequence[Outcome], running: int) -> Rates:
-    """Return the rates of replicas, each of which has one of its own."""
-    requests_per_s = tokens_per_s = 0.0
-    for outcome in outcomes:
-        span = middle_span([outcome], min(running, len(outcome.finish_s) // 2))
-        requests_per_s += span.requests_per_s
-        tokens_per_s += span.output_tokens_per_s or 0.0
-    return requests_per_s, tokens_per_s
+def _rates_of_flood(outcomes: Sequence[Outcome], running: int, answer_tokens: float) -> Rates:
+    """Return the rates of replicas, each of which has one of its own, from the mean tokens of an answer.
+
+    In the long run all requests are answered. In the span of a few rounds those with long answers are not yet: their
+    tokens were 9% too few with a deviation of 200 of 256 tokens, and requests per second 1% off those of 60 rounds.
+    """
+    spans = [middle_span([outcome], min(running, len(outcome.finish_s) // 2)) for outcome in outcomes]
+    requests_per_s = sum(span.requests_per_s for span in spans)
+    return requests_per_s, requests_per_s * answer_tokens
 
 
 def _in_turn(prepared: PreparedDeployment) -> PreparedDeployment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -162,3 +163,22 @@ def test_answers_in_step_above_the_saturation_rate_get_a_note() -> None:
     assert "answers of one length that begin together end together" in note
     saturation = answer.figures["saturation_requests_per_s"].value
     assert answer.figures["requests_per_s"].value > 1.1 * saturation
+
+
+def test_tokens_at_saturation_are_those_of_all_answers() -> None:
+    """In the long run, here of 40 rounds at once, no answer is left out because it is long."""
+    asked: dict[str, Any] = {"gpu": "l40s", "weights": "fp8", "max_sequences": 64, "output_tokens": "256:200"}
+    figures = pl.serve("llama-3-8b", rate=1, **asked).figures
+    crowd = pl.serve("llama-3-8b", rate="inf", num_requests=40 * 64, **asked).figures
+    saturated = figures["saturation_tokens_per_s"].value
+    assert saturated == pytest.approx(crowd["output_tokens_per_s"].value, rel=0.04)
+
+
+def test_tokens_at_saturation_are_those_of_the_trace(tmp_path: Path) -> None:
+    lengths = [(100, 200), (120, 150), (400, 300), (90, 250), (110, 100), (500, 300), (100, 150)]
+    rows = [f"{second},{prompt},{answer}" for second, (prompt, answer) in enumerate(lengths)]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]))
+    figures = pl.serve("llama-3-8b", gpu="l4", weights="int4", requests=trace).figures
+    per_answer = figures["saturation_tokens_per_s"].value / figures["saturation_requests_per_s"].value
+    assert per_answer == pytest.approx(1450 / 7)
