@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..counting.kinds import count_experts
+from ..counting.kinds import count_experts, is_grouped_product
 from ..counting.work import MEGATRON
 from ..errors import PaleoError
 from ..timing.memory import usable_bytes
@@ -25,6 +25,9 @@ _MOST_SHOWN = 3
 
 _SIZES = re.compile(r"(?<=--micro-batch )\d+|(?<=--accumulation )\d+")
 """Sizes of micro-batches in a change, or their number."""
+
+_HELD_BYTES = 4
+"""Bytes of a weight and its gradient in 16 bits."""
 
 _SHARDING_OF_DIVISIONS = "zero-1"
 """How `train` shards the state of the optimizer with tensor or expert parallelism unless it is told otherwise."""
@@ -73,7 +76,7 @@ class _Run(NamedTuple):
         )
         options = " ".join(change.option for change in changes)
         config, settings, job = self.settings.parallel, self.settings, self.job
-        divides = not parallel.keys().isdisjoint(("tensor", "expert"))
+        divides = not parallel.keys().isdisjoint(("tensor", "expert", "pipeline"))
         if config is not None and divides and "sharding" not in parallel and config.zero_stage == 0:
             parallel["sharding"] = _SHARDING_OF_DIVISIONS
             options += f" --strategy {_SHARDING_OF_DIVISIONS}"
@@ -88,6 +91,18 @@ class _Run(NamedTuple):
             settings = msgspec.structs.replace(settings, tensor=division["tensor"])
         strategy = division.get("strategy", self.strategy)
         return options, self._replace(job=job, settings=settings, strategy=strategy)
+
+    def memory_with(self, changes: tuple[_Change, ...]) -> tuple[str, _Run, float] | None:
+        """Return the options of changes, the run with them and the bytes of a device; None if they do not go together.
+
+        Neither do changes of which the memory is unknown.
+        """
+        try:
+            options, changed = self.changed(changes)
+            memory_bytes = changed.step(None).memory_bytes
+        except PaleoError:  # the change is incompatible with the network, the batch or the other options
+            return None
+        return None if memory_bytes is None else (options, changed, float(memory_bytes))
 
     def step(self, cluster: Cluster | None) -> Any:
         """Return the step of the run."""
@@ -111,39 +126,93 @@ def fitting_note(
     changes = list(possible(run))
     pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
     pairs = [(change, other) for change, other in pairs if change.goes_with(other)]
-    available_bytes = usable_bytes(job.machine.device)
     fitting: list[tuple[float, float, str]] = []
     too_large_bytes: list[float] = []
     enough: set[str] = set()  # options that need no other one
     for together in [*((change,) for change in changes), *pairs]:
         if any(change.option in enough for change in together):
             continue
-        try:
-            options, changed = run.changed(together)
-            memory_bytes = changed.step(None).memory_bytes
-        except PaleoError:  # the change is incompatible with the network, the batch or the other options
+        tried = run.memory_with(together)
+        if tried is None:
             continue
-        if memory_bytes is None:
+        options, changed, memory_bytes = tried
+        if memory_bytes > usable_bytes(job.machine.device):
+            too_large_bytes.append(memory_bytes)
             continue
-        if memory_bytes > available_bytes:
-            too_large_bytes.append(float(memory_bytes))
-            continue
-        fitting.append((float(changed.step(cluster).time_s), float(memory_bytes), options))
+        fitting.append((float(changed.step(cluster).time_s), memory_bytes, options))
         enough.update(change.option for change in together if len(together) == 1)
+    if STRATEGIES[strategy].divides_blocks and all("--offload" in options for *_, options in fitting):
+        divisions, least_bytes = _fitting_divisions(run, cluster)
+        fitting += divisions
+        too_large_bytes += least_bytes
     if fitting:
         shown: dict[str, str] = {}  # of each change the size of micro-batches with which it is fastest
         for time_s, memory, options in sorted(fitting):
             described = f"`{options}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"
             shown.setdefault(_SIZES.sub("", options), described)
         return f"fits with {', or '.join(list(shown.values())[:_MOST_SHOWN])}"
-    divided = ", tensor parallelism" if STRATEGIES[strategy].divides_blocks else ""
-    if divided and job.workload.has_experts:
-        divided += ", expert parallelism"
+    parts = ["smaller micro-batches, recomputation, sharding"]
+    stages = ""
+    if STRATEGIES[strategy].divides_blocks:
+        parts += ["tensor parallelism", "expert parallelism"] if job.workload.has_experts else ["tensor parallelism"]
+        stages = ", nor with stages of tensor-parallel devices" if topology.workers > 1 else ""
     least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})" if too_large_bytes else ""
-    return (
-        f"it does not fit with any two of smaller micro-batches, recomputation, sharding{divided} and offloading: "
-        f"use more devices{least}"
-    )
+    return f"it does not fit with any two of {', '.join(parts)} and offloading{stages}: use more devices{least}"
+
+
+def _fitting_divisions(run: _Run, cluster: Cluster | None) -> tuple[list[tuple[float, float, str]], list[float]]:
+    """Return divisions into stages of tensor-parallel devices that fit, as times, bytes and options.
+
+    Those with the fewest devices per replica come first, up to as many as a note shows. The second list has the bytes
+    of the last one that does not fit.
+    """
+    fitting: list[tuple[float, float, str]] = []
+    least_bytes: list[float] = []
+    available_bytes = usable_bytes(run.job.machine.device)
+    for change in _divisions(run, available_bytes):
+        tried = run.memory_with((change,))
+        if tried is None:
+            continue
+        options, changed, memory_bytes = tried
+        if memory_bytes > available_bytes:
+            least_bytes = [memory_bytes]
+            continue
+        fitting.append((float(changed.step(cluster).time_s), memory_bytes, options))
+        if len(fitting) == _MOST_SHOWN:
+            break
+    return fitting, least_bytes
+
+
+def _divisions(run: _Run, available_bytes: float) -> Iterator[_Change]:
+    """Yield stages of tensor-parallel devices under Megatron-LM, those with the fewest devices per replica first.
+
+    Those are left out of which weights and gradients in 16 bits alone exceed the memory.
+    """
+    config, workers, network = run.settings.parallel or ParallelConfig(), run.topology.workers, run.job.workload.network
+    experts = count_experts(network.layers)
+    of_experts = sum(layer.parameters for layer in network.layers if is_grouped_product(layer))
+    defaults: dict[str, object] = {"micro_batches": 0, "micro_batch_size": 1} if config.micro_batches == 1 else {}
+    size = f" {run.size_option(1)}" if defaults and run.states_size else ""
+    tensors = [n for n in range(config.tensor, run.topology.devices_per_node + 1) if workers % n == 0]
+    stages = [n for n in range(config.pipeline, network.blocks + 1) if workers % n == 0]
+    pairs = [(tensor, pipeline) for tensor in tensors for pipeline in stages if workers % (tensor * pipeline) == 0]
+    for tensor, pipeline in sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1])):
+        sharing = workers // pipeline
+        expert = max((n for n in range(1, sharing + 1) if sharing % n == 0 and experts % n == 0), default=1)
+        held = (network.parameters - of_experts) / tensor + of_experts / expert
+        is_frozen = run.job.workload.options.lora_rank is not None
+        if pipeline == 1 or (not is_frozen and _HELD_BYTES * held / pipeline > available_bytes):
+            continue
+        sequence = " --communication sequence-parallel=yes" if tensor > 1 else ""
+        of_tensor = f"--tensor {tensor} " if tensor > 1 else ""
+        of_experts_option = f" --expert-parallel {expert}" if expert > 1 else ""
+        yield _Change(
+            f"{of_tensor}--pipeline {pipeline}{of_experts_option}{sequence} --execution {MEGATRON}{size}",
+            {
+                "tensor": tensor, "pipeline": pipeline, "expert": expert, "sequence_parallel": tensor > 1,
+                "execution": MEGATRON, **defaults,
+            },
+        )  # fmt: skip
 
 
 def _changes_of_blocks(run: _Run) -> Iterator[_Change]:

@@ -170,6 +170,10 @@ FITTING_NOTES = {  # questions of many devices that do not fit, with the changes
     "train qwen3-30b-a3b --gpu h100-sxm --workers 8 --sequence-length 8192 --mixed-precision": 3,
     "train qwen3-30b-a3b --gpu h100-sxm --workers 8 --sequence-length 8192 --mixed-precision --pipeline 2": 2,
     "train qwen3-30b-a3b --gpu h100-sxm --workers 16 --mixed-precision --strategy ddp --micro-batch 2": 3,
+    "train llama-3.1-405b --gpu h100-sxm --workers 128 --mixed-precision --sequence-length 8192": 3,
+    "train llama-3.1-70b --gpu h100-sxm --workers 16 --mixed-precision --sequence-length 32768": 1,
+    "train deepseek-v3 --gpu h100-sxm --workers 256 --mixed-precision": 3,
+    "train qwen3-235b-a22b --gpu h100-sxm --workers 64 --mixed-precision --micro-batch 2": 3,
     "train llama-3.1-70b --gpu h100-sxm --workers 16 --mixed-precision --sequence-length 4096": 1,
     "train llama-3.1-70b --gpu h100-sxm --workers 64 --mixed-precision --tensor 4": 1,
     "train llama-3-8b --gpu a100-sxm-40gb --workers 8 --link nvlink3-x12": 3,
@@ -205,6 +209,21 @@ def test_advice_without_a_strategy_that_fits_says_what_fits_instead() -> None:
     answer = ask([*question.split(), "--advise", "time"])
     assert "without `--advise` it fits with `--strategy zero-3 --tensor 1`" in answer["why"]
     assert not any("every device has the whole state" in note for note in answer["notes"])
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "train llama-3.1-405b --gpu h100-sxm --workers 128 --mixed-precision --sequence-length 8192",
+        "train llama-3.1-70b --gpu h100-sxm --workers 16 --mixed-precision --sequence-length 32768",
+    ],
+)
+def test_no_more_devices_are_asked_for_where_advice_finds_a_division(question: str) -> None:
+    words = question.split()
+    advised = ask([*words, "--advise", "time"])["rows"][0]
+    changes = stated_changes(ask(words))
+    assert advised["fits"] and changes
+    assert all("--pipeline" in options for options, _, _ in changes)
 
 
 def test_experts_are_divided_where_they_do_not_fit() -> None:
