@@ -158,6 +158,20 @@ def _exchange_between_replicas(
     return ReplicaExchange(gather_s, reduce_s, inside_gather_s, inside_reduce_s, between_nodes_s)
 
 
+def exposed_gather_s(
+    topology: Topology,
+    groups: list[ReplicaGroup],
+    parameter_bytes: float,  # of a device without sharding
+    compute_s: float,  # of the forward pass that gathers them, block by block
+    config: ParallelConfig,
+    exposed_sharding: float,  # as of `gradient_communication_s`
+) -> float:
+    """Return the time of a forward pass that computation does not hide, in which sharded parameters are gathered."""
+    exchange = _exchange_between_replicas(topology, groups, parameter_bytes, 0.0, config, None)
+    inside_s = min(exchange.inside_gather_s, exchange.gather_s)
+    return exchange.gather_s - min(exchange.gather_s - exposed_sharding * inside_s, compute_s)
+
+
 def gradient_communication_s(
     topology: Topology,
     groups: list[ReplicaGroup],

@@ -32,6 +32,8 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # stack, and of others, whose small micro-batches wait for the host.
     slowdown: float
     other_slowdown: float
+    # Share of the rate of links that FSDP reaches where it gathers every block into memory that it reserves and frees.
+    sharded_share: float
     unit_s: float  # time in which the host gathers, launches and frees an adapter that FSDP shards apart
     # Weights. Time in which a tensor is gathered, named, handed over and loaded, beside its bytes; of which it is
     # converted to a narrower format; shares of the rate of a port that every device reaches, of all ports of a node

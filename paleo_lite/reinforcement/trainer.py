@@ -20,7 +20,7 @@ from ..distributed.links import Topology
 from ..distributed.parallel_3d import train_3d_parallel
 from ..distributed.parallel_config import ParallelConfig
 from ..distributed.settings import Settings
-from ..distributed.stage_communication import activation_communication_s, exchange_of
+from ..distributed.stage_communication import activation_communication_s, exchange_of, exposed_gather_s
 from ..distributed.stage_memory import replica_groups
 from ..distributed.step_plan import Plan, plan_step
 from .constants import RlConstants
@@ -103,23 +103,40 @@ def time_trainer(
     micro_batches = math.ceil(per_update / (replicas * parallel.micro_batch_size))
     batch_size = replicas * micro_batches * parallel.micro_batch_size
     plan = plan_step(job, topology, batch_size, settings)
+    is_tuned, is_sharded = uses_tuned_stack(job, plan.config), plan.config.sharding_rules.gathers_per_micro_batch > 0
+    if is_sharded and not is_tuned:
+        topology = _with_rate_share(topology, constants.sharded_share)
     step = train_3d_parallel(job, topology, batch_size, settings)
     settings = settings.with_straggler_slowdown(plan.layout.data)
     imbalance = slowest_rank(plan, replicas, micro_batches, batching)
-    factor = imbalance * (constants.slowdown if uses_tuned_stack(job, plan.config) else constants.other_slowdown)
+    factor = imbalance * (constants.slowdown if is_tuned else constants.other_slowdown)
     slots = micro_batches + (plan.config.pipeline - 1) / plan.config.virtual_stages
-    forward_s = slots * micro_batch_forward_s(job, topology, settings, plan)
+    micro_batch_s = micro_batch_forward_s(job, topology, settings, plan)
+    forward_s = slots * micro_batch_s
     once_s = float(step.update_s + plan.costs.overhead_s) + _exposed_gradients_s(step)
     passes_s = float(step.time_s) - once_s
+    # What waits for the parameters of other ranks waits for links, not for kernels.
+    gathers_s, exchange_s = 0.0, 0.0
+    if is_sharded and not is_tuned:
+        exchange_s = float(step.exposed_s)
+        passes_s -= exchange_s
+        gathers_s = micro_batches * exposed_gather_s(
+            topology,
+            plan.groups,
+            plan.longest.model_state_bytes[0],
+            micro_batch_s,
+            plan.config,
+            plan.costs.exposed_sharding,
+        )
     # Device and host work at the same time; FSDP lets the host run ahead by two units at most.
     host_s = micro_batches * adapter_units * constants.unit_s
     host_passes = PASSES_OF_UPDATE + (plan.config.recompute == "full")
     optimizer_bytes, parameter_bytes = _state_bytes(plan)
     return TrainerTimes(
-        forward_s=float(max(forward_s * factor, host_s) * batching.updates),
-        update_s=float((max(passes_s * factor, host_s * host_passes) + once_s) * batching.updates),
+        forward_s=float(max(forward_s * factor + gathers_s, host_s) * batching.updates),
+        update_s=float((max(passes_s * factor + exchange_s, host_s * host_passes) + once_s) * batching.updates),
         adapter_units=adapter_units,
-        waits_for_host=host_s * host_passes > passes_s * factor,
+        waits_for_host=host_s * host_passes > passes_s * factor + exchange_s,
         imbalance=float(imbalance * batch_size / per_update),  # over equal shares of the samples, not of the places
         bubble_share=float(1 - micro_batches / slots),
         memory_bytes=max(float(step.memory_bytes or 0.0), largest_bytes),
@@ -129,6 +146,15 @@ def time_trainer(
         samples_per_micro_batch=parallel.micro_batch_size,
         description=plan.config.describe(plan.layout.data, plan.layout.micro_batches, per_update / replicas),
     )
+
+
+def _with_rate_share(topology: Topology, share: float) -> Topology:
+    """Return a topology whose links have a share of their rate."""
+    if topology.inside is None:
+        return topology
+    rate = share * topology.inside.bandwidth_bytes_per_s
+    inside = msgspec.structs.replace(topology.inside, bandwidth_bytes_per_s=rate)
+    return msgspec.structs.replace(topology, inside=inside)
 
 
 def _largest_memory(largest: LargestMicroBatch, topology: Topology, settings: Settings) -> tuple[float, dict[str, Any]]:

@@ -17,10 +17,12 @@ from paleo_lite.api.reinforcement import predict_trainer
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.distributed.job import Job
+from paleo_lite.distributed.links import LinkRate, Topology
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.settings import Settings
-from paleo_lite.distributed.stage_communication import activation_communication_s, exchange_of
+from paleo_lite.distributed.stage_communication import activation_communication_s, exchange_of, exposed_gather_s
+from paleo_lite.distributed.stage_memory import ReplicaGroup
 from paleo_lite.distributed.step_plan import plan_step
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.reinforcement.constants import rl_constants
@@ -104,6 +106,46 @@ def test_half_of_the_exchange_of_activations_belongs_to_the_forward_pass(tensor:
     assert (exposed_s[0] > 0) == (tensor > 1)
     expected_s += (6 * exposed_s[0] + exposed_s[1]) / 2
     assert micro_batch_forward_s(job, topology, settings, plan) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(("compute_s", "expected_s"), [(1.0, 0.8 * 0.35), (0.05, 0.35 - 0.05)])
+def test_a_forward_pass_waits_for_the_parameters_of_other_ranks(compute_s: float, expected_s: float) -> None:
+    """An all-gather of 40 GB among 8 devices receives 7/8 of them: 0.35 s over 100 GB/s.
+
+    Computation hides no more than its own time, and not the 0.8 in which kernels take multiprocessors from it.
+    """
+    topology = Topology(None, 8, LinkRate("wire", 100e9), 1, None)
+    groups = [ReplicaGroup(1.0, 8, 1)]
+    config = ParallelConfig(sharding="full-shard")
+    waited_s = exposed_gather_s(topology, groups, 40e9, compute_s, config, exposed_sharding=0.8)
+    assert waited_s == pytest.approx(expected_s)
+
+
+FULL_SHARD: dict[str, Any] = {
+    "network": "qwen2.5-7b", "gpu": "h100-sxm", "workers": 8, "prompts": 64, "samples_per_prompt": 4,
+    "prompt_tokens": 100, "response_tokens": 200, "max_tokens": 1124, "micro_batch": 4,
+}  # fmt: skip
+
+
+def test_passes_of_fsdp_wait_for_links_beside_their_kernels() -> None:
+    """In proportion to the time of the wires: a gather in a forward pass; two, and a sum of gradients, in both."""
+    question = pl.Rl(**FULL_SHARD, framework="verl")
+    whole, half, quarter = (
+        predict_trainer(question, msgspec.structs.replace(rl_constants(), sharded_share=share))
+        for share in (1, 1 / 2, 1 / 4)
+    )
+    for name in ("forward_s", "update_s"):
+        at_whole, at_half, at_quarter = (getattr(times, name) for times in (whole, half, quarter))
+        assert at_quarter - at_half == pytest.approx(2 * (at_half - at_whole), rel=0.01) and at_half > at_whole
+    assert (half.update_s - whole.update_s) / (half.forward_s - whole.forward_s) > 2
+
+
+@pytest.mark.parametrize("changes", [{"framework": "nemo-rl"}, {"framework": "verl", "workers": 1}])
+def test_without_shards_of_others_nothing_is_waited_for(changes: dict[str, Any]) -> None:
+    """Megatron-LM keeps whole parameters, and a single device has all of them."""
+    question = pl.Rl(**{**FULL_SHARD, **changes})
+    slower = msgspec.structs.replace(rl_constants(), sharded_share=rl_constants().sharded_share / 4)
+    assert predict_trainer(question, slower) == predict_trainer(question)
 
 
 LORA = {

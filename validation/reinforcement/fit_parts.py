@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from paleo_lite.api.reinforcement import predict_trainer, predict_transfer
 from paleo_lite.api.reinforcement_devices import Devices, find_devices
@@ -29,6 +30,10 @@ UNPINNED_SHARES = (1 / 8, 1 / 16)
 """Two shares of the link to the host, at which no number of devices reaches the whole link."""
 
 
+SHARDED_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+"""Shares of the links at which the waiting for sharded parameters is evaluated; between them it is interpolated."""
+
+
 class FittedPart(NamedTuple):
     """What the constants multiply in a part of a step."""
 
@@ -38,6 +43,7 @@ class FittedPart(NamedTuple):
     divided_s: dict[str, float]  # seconds that a constant divides
     host_s: dict[str, float]  # seconds that a constant multiplies, of the host at the same time
     fixed_s: float = 0.0  # seconds that no constant changes
+    exchange_s: tuple[float, ...] = ()  # seconds beside kernels at each of `SHARDED_SHARES`; empty of transfers
 
 
 def parts_of(rows: Sequence[RlMeasurement], constants: RlConstants) -> list[FittedPart]:
@@ -89,20 +95,26 @@ def share_of(row: RlMeasurement, devices: Devices) -> str:
 
 def _trainer_parts(row: RlMeasurement, constants: RlConstants) -> list[FittedPart]:
     """Return the passes of a row whose trainer has not the tuned stack."""
-    bare = msgspec.structs.replace(constants, other_slowdown=1.0, unit_s=0.0, unpinned_share=UNPINNED_SHARES[0])
-    times = predict_trainer(row.question, bare)
-    slower = predict_trainer(row.question, msgspec.structs.replace(bare, unpinned_share=UNPINNED_SHARES[1]))
-    host = predict_trainer(row.question, msgspec.structs.replace(bare, other_slowdown=0.0, unit_s=1.0))
+    bare = msgspec.structs.replace(constants, unit_s=0.0, unpinned_share=UNPINNED_SHARES[0], sharded_share=1.0)
+    without = msgspec.structs.replace(bare, other_slowdown=0.0)  # of kernels
+    times = predict_trainer(row.question, msgspec.structs.replace(bare, other_slowdown=1.0))
+    slower = predict_trainer(row.question, msgspec.structs.replace(without, unpinned_share=UNPINNED_SHARES[1]))
+    host = predict_trainer(row.question, msgspec.structs.replace(without, unit_s=1.0))
+    waiting = [
+        predict_trainer(row.question, msgspec.structs.replace(without, sharded_share=share)) for share in SHARDED_SHARES
+    ]
     parts = []
     for phase, name in (("update", "update_s"), ("old_log_probs", "forward_s")):
         if not row.phases.get(phase):
             continue
         first, second = (1 / share for share in UNPINNED_SHARES)
-        moved_s = (getattr(slower, name) - getattr(times, name)) / (second - first)  # over a whole link
-        device_s = getattr(times, name) - first * moved_s
+        waiting_s = [getattr(each, name) for each in waiting]
+        moved_s = (getattr(slower, name) - waiting_s[0]) / (second - first)  # over a whole link
+        device_s = getattr(times, name) - waiting_s[0]
         host_s = {"unit_s": getattr(host, name)} if has_units(row) else {}
         scaled, divided = {"other_slowdown": device_s}, {"unpinned_share": moved_s}
-        parts.append(FittedPart(row, row.phases[phase], scaled, divided, host_s))
+        exchange_s = tuple(seconds - first * moved_s for seconds in waiting_s)
+        parts.append(FittedPart(row, row.phases[phase], scaled, divided, host_s, exchange_s=exchange_s))
     return parts
 
 
@@ -115,4 +127,6 @@ def part_s(part: FittedPart, constants: dict[str, float]) -> float:
     """Return the seconds of a part under some constants."""
     device_s = part.fixed_s + sum(constants[name] * amount for name, amount in part.scaled_s.items())
     device_s += sum(amount / constants[name] for name, amount in part.divided_s.items())
+    if part.exchange_s:  # nearly in proportion to the time of the wires
+        device_s += float(np.interp(1 / constants["sharded_share"], 1 / np.array(SHARDED_SHARES), part.exchange_s))
     return max(device_s, sum(constants[name] * amount for name, amount in part.host_s.items()))
