@@ -183,13 +183,13 @@ def facts_of(
         raise BadValue("the GPU is not in the file: give `--gpu`")
     if "gpu" not in user_facts:
         facts["gpu"] = COUNT_BEFORE.sub("", str(facts["gpu"])).partition(" (")[0]
-    if reading.kind in _OF_ENGINES and "precision" not in user_facts:
+    if reading.kind in _OF_PASSES and not is_training(facts) and "precision" not in user_facts:
         return _with_weights_alone(facts, hardware_files)
     return facts
 
 
-_OF_ENGINES = ("server", "decode", "prompt")
-"""Kinds of rows of engines, which convert weights before products that a device does not have."""
+_OF_PASSES = ("server", "decode", "prompt", "step")
+"""Kinds of rows of passes, whose weights are converted before products that a device does not have."""
 
 
 def _with_weights_alone(facts: dict[str, Any], hardware_files: list[Path]) -> dict[str, Any]:
@@ -200,9 +200,10 @@ def _with_weights_alone(facts: dict[str, Any], hardware_files: list[Path]) -> di
     recorded = FORMATS.get(str(facts.get("precision") or "").lower())
     if recorded is None or recorded.precision is None or not recorded.is_quantized or weights_of(facts) is not None:
         return facts
-    if recorded.precision in find_device(facts["gpu"], hardware_files).precisions:
+    precisions = find_device(facts["gpu"], hardware_files).precisions
+    if recorded.precision in precisions:
         return facts
-    return {**facts, "precision": None, "weights": recorded.name}
+    return {**facts, "precision": "bf16" if "bf16" in precisions else "fp16", "weights": recorded.name}
 
 
 def forecast_figures(

@@ -90,6 +90,16 @@ def test_a_recorded_format_without_products_is_that_of_the_weights(gpu: str, tmp
     assert rows["tpot_s"].forecast == asked["latencies"]["tpot_s"]["mean"]["value"]
 
 
+def test_a_recorded_pass_without_products_of_its_format_has_weights_in_it(tmp_path: Path) -> None:
+    """As that of a server: a V100 has neither products in fp8 nor in bf16, and multiplies in fp16."""
+    row = {"model": "vit_b_16", "infer_samples_per_sec": 800.0, "infer_batch_size": 8, "infer_step_time": 10.0,
+           "infer_img_size": 224}  # fmt: skip
+    (tmp_path / "result.json.toml").write_text('precision = "fp8"')
+    (passed,) = compare(json.dumps([row]), tmp_path, gpu="v100-sxm2").rows
+    asked: Any = pl.predict("vit_b_16", gpu="v100-sxm2", batch_size=8, precision="fp16", weights="fp8")
+    assert passed.forecast == asked.time_s
+
+
 def test_a_precision_that_the_device_lacks_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="fp8"):
         compare(VLLM_SERVE, tmp_path, gpu="a100-sxm-80gb", precision="fp8")
