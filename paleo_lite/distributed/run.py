@@ -377,52 +377,22 @@ def _collect_notes(
     settings: Settings,
 ) -> list[str]:
     """Return the notes of a table: missing prices, origin of the figures, and the largest batch that fits."""
-    rows, compares_configs = advice.rows, bool(advice.why) and bool(job.workload.network.blocks)
-    device = job.machine.device
-    notes = [*job.workload.network.notes, *setting_notes(job.machine, job.model)]
-    if budget.images is not None and budget.price_usd_per_h is None:
-        notes.append(f"the price of {device.name} is unknown, and so is the cost: give `--price`, such as '0.90 USD/h'")
-    if budget.images is not None:
-        notes += budget.price_notes(date.today())
-    platform = None if request.platform is None else find_platform(request.platform)
-    if isinstance(platform, Platform):
-        notes.append(f"fitted: {platform.describe()}")
-    elif platform is not None:
-        notes.append(platform.describe())
-        notes += platform.notes
-    is_unmeasured_forecast = not isinstance(platform, Platform) and job.model.is_forecast and topology.workers > 1
-    is_unmeasured_forecast = is_unmeasured_forecast and job.workload.engine is None
-    if request.measured or is_unmeasured_forecast:
-        prior = cluster_prior()
-        origin = f"{prior.clusters} measured clusters ({prior.measurements} measurements; {prior.held_out})"
-        if request.measured:
-            notes += _notes_on_measured(request, rows, batch, job, origin)
-        else:
-            notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
-    notes += precision_notes(job.workload)
-    notes += execution_notes(job.workload)
-    too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
-    if too_large and settings.tensor == 1:  # otherwise no device has a whole replica
-        largest = job.model.largest_batch(job.workload, job.machine)
-        remedy = f"the largest batch that fits is {largest}"
-        if largest is None:
-            remedy = "not even one sample fits where every device has the whole state"
-        notes.append(f"a batch of {max(too_large)} per worker does not fit into {device.name}: {remedy}")
+    rows = advice.rows
+    notes = [
+        *job.workload.network.notes,
+        *setting_notes(job.machine, job.model),
+        *_notes_on_cost(budget, job),
+        *_notes_on_cluster(request, topology, job, rows, batch),
+        *precision_notes(job.workload),
+        *execution_notes(job.workload),
+        *_notes_on_memory(rows, job, settings),
+        *_notes_on_efficiency(request, rows, job, settings),
+    ]
     if job.workload.phase in GENERATION_PHASES:
-        if request.scaling == "weak" and any(row.efficiency > 1 for row in rows):
-            notes.append(
-                "efficiencies above 100%: in weak scaling a step of more devices has more sequences, and reads each "
-                "weight once for all of them"
-            )
         from .generation import generation_notes
 
         return [*notes, *generation_notes(job)]
-    configs = [row.parallel or settings.parallel for row in rows if row.efficiency > _NOTABLE_EFFICIENCY]
-    if any(config is not None and config.expert > 1 for config in configs):
-        notes.append(
-            "efficiencies above 100%: a device multiplies its own experts alone by the tokens of all devices, in fewer "
-            "and larger products than a single worker, which reads all experts for its own tokens"
-        )
+    compares_configs = bool(advice.why) and bool(job.workload.network.blocks)
     divides_blocks = STRATEGIES[request.strategy].divides_blocks or compares_configs
     model_notes = job.device_step(1 if divides_blocks else batch.size).model_notes
     config = settings.parallel or ParallelConfig()
@@ -434,3 +404,64 @@ def _collect_notes(
     if request.measured:
         model_notes = tuple(note for note in model_notes if WIDE_INTERVAL not in note)
     return [*notes, *model_notes]
+
+
+def _notes_on_cost(budget: Budget, job: Job) -> list[str]:
+    """Return that a run has no price, or how old the price is."""
+    if budget.images is None:
+        return []
+    notes = []
+    if budget.price_usd_per_h is None:
+        device = job.machine.device
+        notes.append(f"the price of {device.name} is unknown, and so is the cost: give `--price`, such as '0.90 USD/h'")
+    return [*notes, *budget.price_notes(date.today())]
+
+
+def _notes_on_cluster(
+    request: ClusterRequest, topology: Topology, job: Job, rows: Sequence[ScaleRow], batch: ScaledBatch
+) -> list[str]:
+    """Return which computers a table is of, and of which clusters its links, overlap and stragglers are."""
+    notes = []
+    platform = None if request.platform is None else find_platform(request.platform)
+    if isinstance(platform, Platform):
+        notes.append(f"fitted: {platform.describe()}")
+    elif platform is not None:
+        notes += [platform.describe(), *platform.notes]
+    is_forecast = job.model.is_forecast and job.workload.engine is None and topology.workers > 1
+    if not request.measured and (isinstance(platform, Platform) or not is_forecast):
+        return notes
+    prior = cluster_prior()
+    origin = f"{prior.clusters} measured clusters ({prior.measurements} measurements; {prior.held_out})"
+    if request.measured:
+        return [*notes, *_notes_on_measured(request, rows, batch, job, origin)]
+    return [*notes, f"this cluster was not measured: links, overlap and stragglers are those of {origin}"]
+
+
+def _notes_on_memory(rows: Sequence[ScaleRow], job: Job, settings: Settings) -> list[str]:
+    """Return the largest batch that fits, where replicas of data parallelism do not."""
+    too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
+    if not too_large or settings.tensor > 1:  # no device has a whole replica
+        return []
+    largest = job.model.largest_batch(job.workload, job.machine)
+    remedy = f"the largest batch that fits is {largest}"
+    if largest is None:
+        remedy = "not even one sample fits where every device has the whole state"
+    return [f"a batch of {max(too_large)} per worker does not fit into {job.machine.device.name}: {remedy}"]
+
+
+def _notes_on_efficiency(request: ClusterRequest, rows: Sequence[ScaleRow], job: Job, settings: Settings) -> list[str]:
+    """Return why efficiencies exceed 100%, where they do."""
+    if job.workload.phase in GENERATION_PHASES:
+        if request.scaling != "weak" or all(row.efficiency <= 1 for row in rows):
+            return []
+        return [
+            "efficiencies above 100%: in weak scaling a step of more devices has more sequences, and reads each "
+            "weight once for all of them"
+        ]
+    configs = [row.parallel or settings.parallel for row in rows if row.efficiency > _NOTABLE_EFFICIENCY]
+    if all(config is None or config.expert == 1 for config in configs):
+        return []
+    return [
+        "efficiencies above 100%: a device multiplies its own experts alone by the tokens of all devices, in fewer "
+        "and larger products than a single worker, which reads all experts for its own tokens"
+    ]
