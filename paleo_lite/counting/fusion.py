@@ -338,11 +338,10 @@ class _Grouping:
         return not any(self.kernels[other].waits_for & bit for other in parents - {number})
 
     def _can_merge(self, number: int, other: int) -> bool:
+        """Return whether two kernels, neither of which waits for the other (`_is_ready`), can be one."""
         first, second = self.kernels[number], self.kernels[other]
-        are_independent = not (first.waits_for >> other & 1 or second.waits_for >> number & 1)
         accept_all = first.accepts == second.accepts == "all"
-        has_two_reductions = first.reduced_elements and second.reduced_elements
-        return are_independent and accept_all and not has_two_reductions
+        return accept_all and not (first.reduced_elements and second.reduced_elements)
 
     def _merge(self, number: int, other: int) -> None:
         first, second = self.kernels[number], self.kernels[other]

@@ -9,6 +9,8 @@ from graphlib import TopologicalSorter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network, network_names
@@ -114,6 +116,41 @@ def test_fusion_does_not_create_cycles_of_kernels() -> None:
     ]
     fused = fuse(graph, count(graph), "compiled")
     assert fused.carrier is not None and fused.carrier.tolist() == [0, 1, 2, 1, 4, 4]
+
+
+ROW = (1, 8, 1, 1)
+KINDS = st.sampled_from(["relu", "conv2d", "adaptive_avg_pool", "add", "mul"])
+
+
+@st.composite
+def graphs(draw) -> list[Layer]:
+    """Layers of images and of rows, each of which reads one or two before it."""
+    found: list[Layer] = []
+    for index in range(draw(st.integers(3, 10))):
+        kind = draw(KINDS)
+        parents = draw(st.lists(st.integers(-1, index - 1), min_size=2, max_size=2, unique=index > 0))
+        parents = parents if kind in ("add", "mul") else parents[:1]
+        shapes = tuple(SHAPE if parent < 0 else found[parent].outputs[0] for parent in parents)
+        output = ROW if kind == "adaptive_avg_pool" else max(shapes)
+        if kind == "conv2d" and output == ROW:
+            kind = "relu"
+        more = {"attributes": {"padding": [1, 1]}, "weights": (WEIGHT,)} if kind == "conv2d" else {}
+        found.append(Layer(f"it{index}", kind, shapes, (output,), parents=tuple(parents), **more))
+    return found
+
+
+@given(graphs())
+def test_fused_kernels_can_be_launched_one_after_another(graph: list[Layer]) -> None:
+    """No kernel waits for itself through others, and all layers together have the FLOPs that they had alone."""
+    work = count(graph)
+    fused = fuse(graph, work, "compiled")
+    assert fused.carrier is not None
+    kernels = fused.carrier.tolist()
+    waits_for: dict[int, set[int]] = {kernel: set() for kernel in kernels}
+    for kernel, one in zip(kernels, graph):
+        waits_for[kernel] |= {kernels[parent] for parent in one.parents if parent >= 0} - {kernel}
+    assert len(list(TopologicalSorter(waits_for).static_order())) == len(waits_for)
+    assert totals(fused)[0] == totals(work)[0] and totals(fused)[1] <= totals(work)[1]
 
 
 def test_a_batch_norm_is_not_folded_where_others_read_the_convolution() -> None:
