@@ -92,7 +92,7 @@ def ask_anew(words: str) -> Any:
     return {name: stored[name] if is_same(value, stored.get(name)) else value for name, value in found.items()}
 
 
-@pytest.mark.spread(200)
+@pytest.mark.spread(150)
 @pytest.mark.parametrize("words", STORED)
 def test_the_answer_is_as_it_was(words: str) -> None:
     expected, found = STORED[words], ask(words)
