@@ -15,6 +15,7 @@ from asked import scaling
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.distributed import clusters, generation
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.parallel_config import ParallelConfig
@@ -378,3 +379,18 @@ def test_a_server_on_pcie_serves_one_user_no_faster_than_on_nvlink(network):
         for gpu in ("l40s", "h100-sxm")
     )
     assert l40s < h100
+
+
+def test_a_network_that_cannot_be_rebuilt_is_replicated_and_not_divided() -> None:
+    """As a traced one: with whole replicas it takes as long as the same from its config, and has no parts."""
+    from_config = find_network("llama-3.2-1b", options=SequenceOptions(phase="decode", context=128))
+    traced = from_config._replace(rebuild=None)
+    asked = {
+        "gpu": "h100-sxm", "workers": 2, "precision": "bf16", "phase": "decode", "batch_size": 4,
+        "time_model": "roofline", "link": "nvlink4-x18",
+    }  # fmt: skip
+    replicas = Settings(parallel=ParallelConfig(tensor=1))
+    one, other = (scaling(network, replicas, **asked)[0].time_s for network in (traced, from_config))
+    assert one == pytest.approx(other, rel=1e-9)
+    with pytest.raises(PaleoError, match="tensor parallelism in decode needs a network from a config"):
+        scaling(traced, Settings(parallel=ParallelConfig(tensor=2)), **asked)
