@@ -17,6 +17,7 @@ import paleo_lite as pl
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.gguf_file import StoredTensor
+from paleo_lite.architectures.stored_weights import StoredWeights
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, PaleoError
 from paleo_lite.own_machines.contents import pieces_of_tensors, read_contents
@@ -198,3 +199,5 @@ def test_files_of_gpt_oss() -> None:
     assert published.weights == "mxfp4_moe"
     assert pl.local("gpt-oss-20b", gpu="rtx4090", weights="mxfp4").time_s == published.time_s
     assert pl.local("qwen3-8b", gpu="rtx4090").weights == "q4_k_m"
+    in_16_bits = find_network("gpt-oss-20b")._replace(stored_weights=StoredWeights("mxfp4", None))  # as unsloth's BF16
+    assert read_contents(in_16_bits, None).weights == "q4_k_m"
