@@ -21,6 +21,7 @@ from paleo_lite.serving.outcomes import Outcome
 from paleo_lite.serving.placement import tensor_group
 from paleo_lite.serving.pools import MOST_KEPT, simulate
 from paleo_lite.serving.requests import Traffic, generate_traffic
+from paleo_lite.serving.simulator import Replica
 
 
 def run(deployment: Deployment, traffic: Traffic) -> tuple[PreparedDeployment, Outcome]:
@@ -404,3 +405,26 @@ def test_the_last_simulations_are_kept(deployment: Deployment) -> None:
     for seed in range(MOST_KEPT):
         prepared.run(generate_traffic(Lengths(20), Lengths(4), count=5, rate_per_s=4.0, seed=seed))
     assert prepared.run(traffic)[0] is not first and (prepared.run(traffic)[0].finish_s == first.finish_s).all()
+
+
+def test_a_replica_that_is_fed_owes_the_tokens_of_prompts_until_they_are_computed(deployment: Deployment) -> None:
+    """What a gateway asks: prompts in waiting, and blocks in use or expected, which are all given back at the end."""
+    traffic = generate_traffic(Lengths(800, 300), Lengths(200, 80), count=50, rate_per_s=float("inf"))
+    prepared = deployment.prepare(traffic)
+    replica = Replica(traffic, prepared.at_level("expected"), prepared.room, is_fed=True)
+    assert replica.expect(0) and replica.waiting_requests == 1
+    assert replica.expected_blocks == -(-(int(traffic.input_tokens[0]) + 1) // prepared.room.block_tokens)
+    for request in range(50):
+        replica.take(request, 0.0)
+        assert replica.pending_tokens == traffic.input_tokens[: request + 1].sum()
+        assert replica.waiting_requests == request + 1
+    assert replica.expected_blocks == replica.used_blocks == replica.running_requests == 0
+    next_tokens = int(traffic.input_tokens[0] + traffic.input_tokens.sum())
+    assert replica.cost_blocks(0) == pytest.approx(next_tokens / prepared.room.block_tokens)
+    while replica.step():
+        assert replica.pending_tokens >= traffic.input_tokens.sum() - replica.log.computed_tokens
+        assert 0 < replica.used_blocks <= replica.promised_blocks or not replica.running_requests
+    assert sorted(replica.finished) == list(range(50))
+    assert replica.pending_tokens == replica.used_blocks == replica.promised_blocks == replica.waiting_requests == 0
+    assert replica.log.computed_tokens == traffic.input_tokens.sum()
+    assert replica.next_s == float("inf") and not replica.step()
