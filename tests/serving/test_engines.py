@@ -183,6 +183,18 @@ def test_ranks_of_sglang_share_a_chunk_but_not_the_tokens_of_a_prefill(chunk: in
     assert (engine.chunked_prefill, engine.max_batched_tokens, engine.max_sequences) == (chunk, tokens, 4096)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_ranks_of_vllm_have_its_limits_each(ranks: int) -> None:
+    """Each data-parallel rank is an engine with a scheduler of its own (docs.vllm.ai, data parallel deployment)."""
+    degrees = {"tensor": ranks, "expert_parallel": ranks, "attention_data_parallel": ranks}
+    limits = {"max_sequences": 100, "max_batched_tokens": 4096}
+    deployment = make_deployment(pl.Serve("deepseek-r1", gpu="b300", chunked_prefill=2048, **limits, **degrees))
+    engine = deployment.replica_engine()
+    assert (engine.max_sequences, engine.max_batched_tokens) == (100 * ranks, 4096 * ranks)
+    assert engine.chunked_prefill == 2048 * ranks
+    assert deployment.with_sequences(100 * ranks + 1).engine.max_sequences == 101  # rounded up
+
+
 @pytest.mark.thorough
 def test_a_larger_chunk_of_a_prefill_pool_computes_more_prompts_at_a_time() -> None:
     degrees = "replicas=1,tensor=8,expert-parallel=8,attention-data-parallel=8"
