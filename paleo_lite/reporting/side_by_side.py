@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..calibration.ratios import AnyPrediction
@@ -267,12 +267,17 @@ def _notes(comparison: Comparison) -> list[str]:
     """Return each note once, with the predictions it applies to: network and device, or what tells them apart."""
     names = [f"{prediction.network} on {prediction.device.id}" for prediction in comparison.answers]
     notes = [
-        [*_shortages(prediction), *(prediction.notes if row.get("time_s") else without_ranges(prediction.notes))]
+        [*_shortages(prediction), *(without_ranges(prediction.notes) if _has_no_time(row) else prediction.notes)]
         for prediction, row in zip(comparison.answers, comparison.rows, strict=True)
     ]
     if comparison.settings and len(set(names)) < len(names):
         return common_notes(comparison, notes)
     return join_notes((name, note) for name, having in zip(names, notes, strict=True) for note in having)
+
+
+def _has_no_time(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has no time, or that of a step that does not fit, of which ranges say nothing."""
+    return row.get("time_s") is None or row.get("reason") is not None
 
 
 def _shortages(prediction: AnyPrediction) -> list[str]:

@@ -22,6 +22,7 @@ from ..version import __version__
 from .cases import counted_precision, memory_parts
 from .columns import Columns, StringColumn, price_text
 from .grid import ChooseModel, Grid, broadcast_along
+from .rows import TIMES
 from .several_workers import fill_several_workers
 from .single_worker import SingleWorkerTimes, fill_engine_times, refuse_experts_of_layers, single_worker_times
 from .space import Chunk, Space
@@ -82,12 +83,14 @@ def compute_chunk(space: Space, chunk: Chunk, choose_model: ChooseModel) -> Colu
     fill_engine_times(grid, single)
     _fill_single_worker_columns(grid, single)
     fill_several_workers(grid, single)
+    is_impossible = grid.reason.codes >= 0
     _fill_memory(grid)
     _fill_derived_columns(grid, single)
     is_infeasible = grid.reason.codes >= 0
+    # What does not fit keeps the time that it would take with more memory.
     for name in NUMBER_COLUMNS:
         if name != "memory_bytes":
-            grid.columns[name][is_infeasible] = np.nan
+            grid.columns[name][is_impossible if name in TIMES else is_infeasible] = np.nan
     grid.collective.codes[is_infeasible] = -1
     return _make_table(grid)
 

@@ -78,8 +78,9 @@ class Comparison(TableOfAnswers, msgspec.Struct, frozen=True, eq=False, dict=Tru
         return {**step_columns, **further_columns, **self._speedup_columns(prediction, row)}
 
     def _speedup_columns(self, prediction: AnyPrediction, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the speed-up of a prediction with its interval; the baseline has none, nor a row without a time."""
-        ratio = None if row.get("time_s") is None else self.speedup(prediction)
+        """Return the speed-up of a prediction with its interval; the baseline has none, nor what does not fit."""
+        has_ratio = row.get("time_s") is not None and row.get("reason") is None
+        ratio = self.speedup(prediction) if has_ratio else None
         interval = None if ratio is None or prediction is self.baseline else ratio.interval()
         low, high = interval or (None, None)
         return {"speedup": None if ratio is None else ratio.value, "speedup_low": low, "speedup_high": high}

@@ -149,7 +149,7 @@ def _step_row(prediction: Prediction, terms: RowTerms) -> Row:
     }
     memory = prediction.memory
     if memory is not None and not memory.fits:
-        return _without_times(prediction, {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)})
+        return _without_memory(prediction, {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)})
     row |= prediction.row()
     row |= {"time_model": prediction.model.name, "calibration": prediction.calibration, "efficiency": prediction.mfu}
     run = prediction.run
@@ -170,7 +170,7 @@ def _picture_row(prediction: PipelinePrediction, terms: RowTerms) -> Row:
         "power_limit_w": _limit_w(prediction.device),
     }
     if not memory.fits:
-        return _without_times(prediction, {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)})
+        return _without_memory(prediction, {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)})
     amounts = terms.amounts_of(prediction.device, prediction.devices, prediction.throughput_per_s, prediction.power_w)
     if prediction.amount is not None:
         amounts = _run_amounts(prediction.amount)
@@ -182,9 +182,17 @@ def _picture_row(prediction: PipelinePrediction, terms: RowTerms) -> Row:
     }
 
 
-def _without_times(answer: Answer, row: Row) -> Row:
-    """Return the row of an answer that does not fit into memory: its settings and the memory it needs."""
-    return {**row, "devices": answer.devices, "memory_bytes": answer.memory_bytes}
+TIMES = ("time_s", "low_s", "high_s", "bound_s")
+"""Columns of the time of a step, which it would take with more memory."""
+
+
+def _without_memory(answer: Answer, row: Row) -> Row:
+    """Return the row of an answer that does not fit into memory: its settings, and what it would need and take.
+
+    It has neither a throughput nor a cost, as it cannot run, and of a bound no time.
+    """
+    stated = ("devices", "memory_bytes", *(TIMES if answer.is_forecast else ("bound_s",)))
+    return {**row, **{name: value for name, value in answer.row().items() if name in stated}}
 
 
 def _run_amounts(run: TrainingRun) -> Row:
@@ -196,7 +204,7 @@ def _table_row(table: ScaleTable, step: ScaleRow, terms: RowTerms) -> Row:
     """Return the row of a step of several devices."""
     row: Row = {"precision": table.precision, "strategy": step.strategy}
     if step.fits is False:
-        return _without_times(step, {**row, "reason": f"does not fit into the memory of {table.gpu_name}"})
+        return _without_memory(step, {**row, "reason": f"does not fit into the memory of {table.gpu_name}"})
     row |= step.row()
     row |= {
         "exposed_s": step.exposed_s,

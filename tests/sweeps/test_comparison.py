@@ -42,6 +42,18 @@ def test_rows_that_do_not_fit_are_marked() -> None:
     assert (small["fits"], large["fits"]) == (True, False)
 
 
+def test_what_does_not_fit_has_its_time_and_is_not_chosen() -> None:
+    """A step of 8B with AdamW in bf16 needs 64 GB for its state alone, 8 bytes per weight; an RTX 4090 has 24."""
+    compared = pl.train("llama-3-8b", gpu=["rtx4090", "h200-sxm", "b200"], precision="bf16")
+    small, *fitting = compared.rows
+    assert (small["fits"], *(row["fits"] for row in fitting)) == (False, True, True)
+    assert small["time_s"] == compared.answers[0].time_s and small["low_s"] < small["time_s"] < small["high_s"]
+    assert all(small.get(name) is None for name in ("speedup", "throughput_per_s", "cost_usd", "energy_j"))
+    assert dict(compared.document().facts)["fastest"].startswith("b200")
+    (only,) = pl.predict("resnet50", gpu="t4", phase="training", batch_size=[4096, 8192]).document().tables
+    assert not {row.get("speedup") for row in only.rows} - {None}
+
+
 def test_unpredictable_rows_are_omitted_but_unknown_names_are_an_error() -> None:
     found = pl.predict("alexnet", gpu=["k40m", "t4"], precision=["fp16"])
     assert [each.device.id for each in found.answers] == ["t4"]

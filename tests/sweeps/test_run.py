@@ -122,7 +122,13 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
         assert row["memory_bytes"] == pytest.approx(memory, rel=1e-12)
         if row["reason"] is not None:
             reasons.add(row["reason"].partition(":")[0])
-            assert [row[name] for name in ("time_s", "low_s", "throughput_per_s", "cost_usd", "energy_j")] == [None] * 5
+            assert [row[name] for name in ("throughput_per_s", "cost_usd", "energy_j", "efficiency")] == [None] * 4
+            if not row["reason"].startswith("does not fit"):
+                assert (row["time_s"], row["low_s"]) == (None, None)
+                continue
+            model = RooflineModel() if row["time_model"] == "roofline" else choose_model(device, row["precision"])
+            with_more_memory = predict(asked, Machine(device), model)
+            assert row["time_s"] == pytest.approx(with_more_memory.time_s, rel=1e-12)
             continue
         assert memory <= device.memory_bytes - 1e9
         model = choose_model(device, row["precision"])
@@ -300,7 +306,9 @@ def test_rows_after_an_infeasible_combination_match_scale(tmp_path) -> None:
     possible = [row for row in rows if row["reason"] is None]
     check_against_scale(possible)
     assert len([row for row in possible if row["workers"] == 4]) == 4  # strategies and scalings, at a batch of 8
-    assert {(row["collective"], row["time_s"]) for row in rows if row not in possible} == {(None, None)}
+    impossible = [row for row in rows if row not in possible]
+    assert {row["collective"] for row in impossible} == {None}
+    assert all((row["time_s"] is not None) == row["reason"].startswith("does not fit") for row in impossible)
 
 
 def test_infeasible_rows_have_a_reason(tmp_path) -> None:
