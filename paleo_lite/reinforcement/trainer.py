@@ -103,8 +103,9 @@ def time_trainer(
     micro_batches = math.ceil(per_update / (replicas * parallel.micro_batch_size))
     batch_size = replicas * micro_batches * parallel.micro_batch_size
     plan = plan_step(job, topology, batch_size, settings)
-    is_tuned, is_sharded = uses_tuned_stack(job, plan.config), plan.config.sharding_rules.gathers_per_micro_batch > 0
-    if is_sharded and not is_tuned:
+    is_tuned = uses_tuned_stack(job, plan.config)
+    waits_for_shards = plan.config.sharding_rules.gathers_per_micro_batch > 0 and not is_tuned
+    if waits_for_shards:
         topology = _with_rate_share(topology, constants.sharded_share)
     step = train_3d_parallel(job, topology, batch_size, settings)
     settings = settings.with_straggler_slowdown(plan.layout.data)
@@ -117,7 +118,7 @@ def time_trainer(
     passes_s = float(step.time_s) - once_s
     # What waits for the parameters of other ranks waits for links, not for kernels.
     gathers_s, exchange_s = 0.0, 0.0
-    if is_sharded and not is_tuned:
+    if waits_for_shards:
         exchange_s = float(step.exposed_s)
         passes_s -= exchange_s
         gathers_s = micro_batches * exposed_gather_s(
@@ -149,7 +150,7 @@ def time_trainer(
 
 
 def _with_rate_share(topology: Topology, share: float) -> Topology:
-    """Return a topology whose links have a share of their rate."""
+    """Return a topology in which the devices of a node exchange at a share of the rate of their link."""
     if topology.inside is None:
         return topology
     rate = share * topology.inside.bandwidth_bytes_per_s
