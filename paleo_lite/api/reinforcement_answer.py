@@ -15,6 +15,7 @@ from ..reinforcement.answer import RlAnswer, RlTotals
 from ..reinforcement.settings import Described, settings_notes, settings_text
 from ..reinforcement.step import OF_TRAINER
 from ..reinforcement.weights import has_host_link
+from ..serving.launch import why_not_run
 from ..timing import describe_model
 from ..timing.activity import Activity
 from ..timing.energy import power_of
@@ -219,6 +220,9 @@ def _notes(predicted: Predicted) -> tuple[str, ...]:
     notes = list(predicted.job.workload.network.notes)
     notes += [f"assumed: {assumption}" for assumption in predicted.devices.topology.assumptions]
     rollouts, trainer, setup = predicted.parts.rollouts, predicted.parts.trainer, predicted.setup
+    lacking = "" if predicted.deployment is None else why_not_run(predicted.deployment)
+    if lacking:
+        notes.append(f"rollouts do not run: {lacking}")
     if rollouts is not None and rollouts.waits_for_memory:
         assert predicted.deployment is not None
         most_live = min(rollouts.samples_per_engine, predicted.deployment.replica_engine().max_sequences)

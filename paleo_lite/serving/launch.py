@@ -61,7 +61,7 @@ class LaunchParts(NamedTuple):
 def launch(deployment: Deployment) -> Launch:
     """Return the command that launches a replica of a deployment, with the limits of its engine."""
     pools = pools_of(deployment)
-    if deployment.engine.launcher is None and not any(map(_why_not_run, pools.values())):
+    if deployment.engine.launcher is None and not any(map(why_not_run, pools.values())):
         return Launch(None)
     for role, pool in pools.items():
         reason = why_not_launched(pool, role)
@@ -301,7 +301,7 @@ def _plain_name(form: str) -> str:
     return "nvfp4" if form == "fp4" else form
 
 
-def _why_not_run(deployment: Deployment) -> str:
+def why_not_run(deployment: Deployment) -> str:
     """Return why the engine of a deployment does not run on its devices, and which do; empty if it runs.
 
     The forecast stays: it is that of the kernels on these devices, which forks and other builds of an engine have.
@@ -323,7 +323,7 @@ def _why_not_run(deployment: Deployment) -> str:
 def why_not_launched(deployment: Deployment, role: str) -> str:
     """Return why the engine of a pool cannot be launched like it in a role; empty if it can."""
     on_device, engine, launcher = deployment.on_device, deployment.engine.name, deployment.engine.launcher
-    lacking = _why_not_run(deployment)
+    lacking = why_not_run(deployment)
     if lacking:
         return lacking
     if launcher is None:

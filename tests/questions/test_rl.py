@@ -357,3 +357,11 @@ def test_a_trainer_recomputes_what_its_largest_micro_batch_requires() -> None:
     """12 samples of the mean length have more tokens than the 3 longest ones that a micro-batch takes."""
     found = pl.rl("qwen3-8b", gpu="h100-sxm", workers=16, framework="slime")
     assert found.trainer_bytes is not None and found.trainer_bytes <= found.usable_bytes
+
+
+def test_engines_that_do_not_run_on_the_devices_get_a_note() -> None:
+    """SGLang and vLLM from 0.17 on need compute capability 7.5, of which a V100 has 7.0."""
+    asked = {"gpu": "v100-sxm2-32gb", "workers": 8, "response_tokens": 200, "precision": "fp16"}
+    notes = pl.rl("qwen3-0.6b", **asked).notes
+    assert any(note.startswith("rollouts do not run: vllm (0.17 and later) needs") for note in notes)
+    assert not any("do not run" in note for note in pl.rl("qwen3-0.6b", **{**asked, "gpu": "a100-sxm-80gb"}).notes)

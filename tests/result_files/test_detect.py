@@ -386,6 +386,10 @@ def test_every_published_file_is_recognised() -> None:
             "the mean concurrency is 10, above the 8 asked: the times of requests or their number are wrong",
         ),
         (
+            {"duration": -4},
+            "the duration is given as -4 s, which no run takes: its times or rates are wrong",
+        ),
+        (
             {"duration": 0},
             "the duration is given as 0 s: the run was not measured, and rates in the file are wrong",
         ),
