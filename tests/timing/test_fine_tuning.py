@@ -20,6 +20,7 @@ from paleo_lite.timing.fine_tuning import (
     find_logits,
     is_quantized,
     matches_module,
+    original_layers,
     skip_loss_at_inference,
     trained_parameters,
 )
@@ -178,6 +179,21 @@ def test_weights_are_dequantized_in_the_forward_and_in_the_backward_pass() -> No
     first = 4096 * (4096 + 1024 + 1024)
     assert moved["backward_data"] == pytest.approx((matrices - first) * (bytes_per_number("int4") + 2), rel=1e-6)
     assert moved["backward_weight"] == moved["update"] == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "options"),
+    [
+        (None, {}), (None, {"lora_rank": 8}), ("nf4", {"lora_rank": 8}), ("int8", {"lora_rank": 8}),
+        (None, {"lora_rank": 8, "lora_dropout": 0.1}), ("nf4", {"lora_rank": 8, "fused_adapters": False}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_original_layers_are_those_of_the_network(weights, options) -> None:
+    """In their order and by their names, whatever adapters, conversions and losses are inserted between them."""
+    layers = tuned("gpt2", weights, **options).layers
+    originals = [layers[index] for index in original_layers(layers)]
+    assert [layer.name for layer in originals] == [layer.name for layer in language_model("gpt2").layers]
 
 
 def test_the_loss_is_computed_in_fp32() -> None:
