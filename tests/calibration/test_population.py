@@ -50,6 +50,7 @@ FITS = [
     evidence("titan-rtx", "fp16", 3, software="mxnet"),
     evidence("t4", "fp32", 4, execution="folded"),
     evidence("v100-sxm2", "fp64", 5, software="mxnet"),
+    evidence("gtx580", "fp32", 6),  # from before the first year, of which it shares nothing with later ones
 ]
 
 
