@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import traceback
+from math import prod
 
 import pytest
 
@@ -189,3 +190,15 @@ def test_fvcore_agrees_on_convolutions_and_linear_layers(name, traced):
     for kind, operator in (("conv2d", "conv"), ("linear", "linear")):
         ours = sum(int(number) for number, layer in zip(macs, work.kinds) if layer == kind)
         assert ours == by_operator.get(operator, 0)
+
+
+@pytest.mark.spread(60)
+@of_each(network_names())
+def test_a_layer_reads_what_the_layers_before_it_have_written(name):
+    """As many elements; views and assignments read a tensor that others have changed in place since."""
+    layers = find_network(name).layers
+    for index, layer in enumerate(layers):
+        for shape, parent in zip(layer.inputs, layer.parents):
+            assert parent < index
+            if parent >= 0 and layer.kind not in ("view", "slice", "assign"):
+                assert prod(shape) in map(prod, layers[parent].outputs), (layer.name, layers[parent].name)
