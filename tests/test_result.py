@@ -6,9 +6,11 @@ import csv
 import io
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 
 from asked import scaling
+from paleo_lite.units import format_si
 
 
 class _Cells(HTMLParser):
@@ -58,5 +60,10 @@ def test_a_notebook_shows_every_cell_of_the_document(table) -> None:
     assert page.found["td"] == [column.text(row) for row in shown.rows for column in shown.columns]
 
 
-def test_its_repr_is_the_headline(table) -> None:
-    assert repr(table) == f"<ScaleTable: {table.document().title}>"
+def test_its_repr_is_the_headline_of_one_answer(table) -> None:
+    """Of several numbers of workers none answers for the table: the repr has the time of each."""
+    (row, *_) = table.rows
+    alone = msgspec.structs.replace(table, rows=[row])
+    assert repr(alone) == f"<ScaleTable: {alone.document().title}>"
+    assert table.time_s is None and alone.time_s == row.time_s
+    assert all(f"{row.workers} workers {format_si(row.time_s, 's')}" in repr(table) for row in table.rows)

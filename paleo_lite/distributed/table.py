@@ -175,6 +175,13 @@ class ScaleTable(TableAnswer, msgspec.Struct, frozen=True):
             return next((row for row in self.rows if row.fits), None)
         return self.rows[0] if len(self.rows) == 1 else None
 
+    def __repr__(self) -> str:
+        """Return the answer in one line, or the time of each of several numbers of workers, of which none answers."""
+        if self.answering_row is not None or self.why or not self.rows:
+            return super().__repr__()
+        times = ", ".join(f"{row.workers} workers {format_si(row.time_s, 's')}" for row in self.rows)
+        return f"<ScaleTable: {self.network} on {self.gpu_name}, per step: {times}>"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON; what differs between rows is that of `answering_row`."""
         common = {**self.common_json(), "notes": [*self.assumptions, *self.notes]}
