@@ -110,18 +110,25 @@ def time_trainer(
     step = train_3d_parallel(job, topology, batch_size, settings)
     settings = settings.with_straggler_slowdown(plan.layout.data)
     imbalance = slowest_rank(plan, replicas, micro_batches, batching)
-    factor = imbalance * (constants.slowdown if is_tuned else constants.other_slowdown)
+    slowdown = constants.slowdown if is_tuned else constants.other_slowdown
     slots = micro_batches + (plan.config.pipeline - 1) / plan.config.virtual_stages
     micro_batch_s = micro_batch_forward_s(job, topology, settings, plan)
     forward_s = slots * micro_batch_s
     once_s = float(step.update_s + plan.costs.overhead_s) + _exposed_gradients_s(step)
-    passes_s = float(step.time_s) - once_s
+    exchange_s = float(step.exposed_s) if waits_for_shards else 0.0
+    passes_s = float(step.time_s) - once_s - exchange_s
+    # Other stacks have the same kernels of attention, which long sequences fill.
+    attention_s = (0.0, 0.0) if is_tuned else attention_of_passes_s(job, settings, plan)
+
+    def slowed(seconds: float, attention_s: float) -> float:
+        """Return the seconds of kernels of the slowest rank, of which those of attention of a micro-batch are known."""
+        return imbalance * (slowdown * seconds - (slowdown - 1) * slots * attention_s)
+
+    forward_s, passes_s = slowed(forward_s, attention_s[0]), slowed(passes_s, attention_s[1])
     # What waits for the parameters of other ranks waits for links, not for kernels.
-    gathers_s, exchange_s = 0.0, 0.0
     if waits_for_shards:
-        exchange_s = float(step.exposed_s)
-        passes_s -= exchange_s
-        gathers_s = micro_batches * exposed_gather_s(
+        passes_s += exchange_s
+        forward_s += micro_batches * exposed_gather_s(
             topology,
             plan.groups,
             plan.longest.model_state_bytes[0],
@@ -134,10 +141,10 @@ def time_trainer(
     host_passes = PASSES_OF_UPDATE + (plan.config.recompute == "full")
     optimizer_bytes, parameter_bytes = _state_bytes(plan)
     return TrainerTimes(
-        forward_s=float(max(forward_s * factor + gathers_s, host_s) * batching.updates),
-        update_s=float((max(passes_s * factor + exchange_s, host_s * host_passes) + once_s) * batching.updates),
+        forward_s=float(max(forward_s, host_s) * batching.updates),
+        update_s=float((max(passes_s, host_s * host_passes) + once_s) * batching.updates),
         adapter_units=adapter_units,
-        waits_for_host=host_s * host_passes > passes_s * factor + exchange_s,
+        waits_for_host=host_s * host_passes > passes_s,
         imbalance=float(imbalance * batch_size / per_update),  # over equal shares of the samples, not of the places
         bubble_share=float(1 - micro_batches / slots),
         memory_bytes=max(float(step.memory_bytes or 0.0), largest_bytes),
@@ -189,6 +196,15 @@ def micro_batch_forward_s(job: Job, topology: Topology, settings: Settings, plan
         _, exposed_s = activation_communication_s(cost, topology, config, factor, exchange)
         forward_s += FORWARD_SHARE_OF_EXCHANGE * exposed_s * count
     return float(forward_s)
+
+
+def attention_of_passes_s(job: Job, settings: Settings, plan: Plan) -> tuple[float, float]:
+    """Return the time of attention in a micro-batch on the longest stage, of a forward pass and of all passes."""
+    factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
+    longest = max(plan.stages, key=lambda stage: stage.passes_s)
+    forward_s = longest.block.attention_s * longest.blocks * factor
+    backward_s = longest.block.attention_backward_s * longest.blocks * factor
+    return forward_s, forward_s * (1 + (plan.config.recompute == "full")) + backward_s
 
 
 def slowest_rank(plan: Plan, ranks: int, micro_batches: int, batching: Batching) -> float:

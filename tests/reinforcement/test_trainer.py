@@ -140,6 +140,21 @@ def test_passes_of_fsdp_wait_for_links_beside_their_kernels() -> None:
     assert (half.update_s - whole.update_s) / (half.forward_s - whole.forward_s) > 2
 
 
+def test_attention_is_as_fast_under_any_stack() -> None:
+    """Twice the slowdown doubles all kernels but those of attention, which 30,000 tokens fill: on one device alone."""
+    asked = {**FULL_SHARD, "framework": "verl", "workers": 1, "prompts": 1, "samples_per_prompt": 1, "micro_batch": 1}
+    added_s = {}
+    for tokens in (1000, 30_000):
+        question = pl.Rl(**{**asked, "response_tokens": tokens, "max_tokens": tokens + 100, "clipped_share": 1.0})
+        once, twice, thrice = (
+            predict_trainer(question, msgspec.structs.replace(rl_constants(), other_slowdown=slowdown))
+            for slowdown in (1.0, 2.0, 3.0)
+        )
+        assert thrice.forward_s - twice.forward_s == pytest.approx(twice.forward_s - once.forward_s)
+        added_s[tokens] = (twice.forward_s - once.forward_s) / once.forward_s
+    assert added_s[1000] > 0.9 and added_s[30_000] < 0.7
+
+
 @pytest.mark.parametrize("changes", [{"framework": "nemo-rl"}, {"framework": "verl", "workers": 1}])
 def test_without_shards_of_others_nothing_is_waited_for(changes: dict[str, Any]) -> None:
     """Megatron-LM keeps whole parameters, and a single device has all of them."""
