@@ -27,7 +27,13 @@ QWEN = {
 SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 8,
 }  # fmt: skip
+GLM = {
+    "depth": 2, "hidden_size": 64, "num_heads": 4, "patch_size": 8, "image_size": 64, "out_hidden_size": 48,
+    "intermediate_size": 96,
+}  # fmt: skip
 CONFIGS = {
+    "glm4v_vision": GLM,
+    "glm4v_moe_vision": GLM,
     "qwen3_vl": QWEN,
     "qwen3_vl_moe": QWEN,
     "qwen3_omni_moe_vision_encoder": QWEN,
@@ -47,7 +53,7 @@ CONFIGS = {
 }  # fmt: skip
 TEXT = 48
 BY_TOTAL = {
-    "moonvit", "vision", "internvl_vision", "glm4v_vision", "glm4v_moe_vision", "mllama_vision_model", "dots_ocr",
+    "moonvit", "vision", "internvl_vision", "mllama_vision_model", "dots_ocr",
     "ernie4_5_vl", "ernie4_5_moe_vl", "ernie4_5_vl_moe", "minicpmv", "molmo", "phi3_v", "phi4mm", "step3_vl",
     "multi_modality", "ovis", "ovis2",
 }  # fmt: skip
@@ -99,6 +105,9 @@ def modules_of(model_type, transformers):
         text = {"model_type": "qwen2", "hidden_size": TEXT}
         whole = transformers.AutoConfig.for_model("internvl", vision_config=vision, text_config=text)
         return [transformers.AutoModel.from_config(whole.vision_config), InternVLMultiModalProjector(whole)]
+    if model_type.startswith("glm4v"):
+        config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type])
+        return [transformers.AutoModel.from_config(config)]
     name = model_type if model_type in ("kimi_k25_vision", "llama4_vision_model", "gemma4_vision") else None
     fields = dict(CONFIGS[model_type])
     if name is None:
@@ -149,6 +158,8 @@ def test_a_tower_has_the_matrices_of_the_module(model_type):
     if model_type == "intern_vit_6b":  # transformers does not pack queries, keys and values; we leave out its scales
         assert sum(layer.parameters for layer in layers) == parameters - 2 * 2 * 64
         return
+    if model_type.startswith("glm4v"):  # we leave out the bias of the norm after the projection
+        parameters -= TEXT
     assert sum(layer.parameters for layer in layers) == parameters
     ours = sorted(layer.weights[0] for layer in layers if layer.kind in ("linear", "embedding"))
     is_table = model_type in ("kimi_k25_vision", "gemma4_vision")  # with an axis for each dimension of the grid
