@@ -67,7 +67,9 @@ def test_what_routers_choose() -> None:
     """A waiting request counts as much as four that run (vLLM, waiting * 4 + running)."""
     assert choose("round-robin", [Busy(9, 9), Busy(0, 0)], 4) == [0, 1, 0, 1]
     assert choose("least-loaded", [Busy(1, 2), Busy(0, 7), Busy(0, 5)]) == [2]
-    assert [choose("least-loaded", [Busy(1, 0), Busy(0, running)]) for running in (3, 5)] == [[1], [0]]
+    waits = Busy(1, 0)
+    assert [choose("least-loaded", [waits, Busy(0, running)]) for running in (3, 5)] == [[1], [0]]
+    assert [choose("least-loaded", [Busy(0, running), waits]) for running in (3, 5)] == [[0], [1]]
     traffic = parse_workload("shared-prefix:groups=1,prompts=1").traffic(
         4, rate_per_s=1.0, concurrency=None, arrivals="fixed", seed=0
     )
