@@ -19,6 +19,7 @@ from ..errors import BadValue, DoesNotFit
 from ..machines import Price
 from ..timing.facility import Facility
 from ..timing.fine_tuning import adapted_layers
+from ..timing.intervals import Z_90
 from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .admission import Admission
@@ -28,7 +29,9 @@ from .causes import RemainingWidths, causes_of_iterations, causes_of_users, rema
 from .drafts import HEADS
 from .elastic import Elasticity
 from .flood import simulate_flood
+from .host_intervals import HostWidths, count_running, host_widths, mean_context
 from .intervals import summarize_latencies
+from .iteration import has_fitted_host
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
@@ -60,6 +63,13 @@ if TYPE_CHECKING:
 
 LEVELS = ("low", "expected", "high")
 """Iteration times of a simulation: the ends of their 90% interval, and the expected times."""
+
+POOL_DEVIATION = 0.13
+"""Standard deviation of the logarithm by which iterations of split pools are further off than those of servers that do
+both, to which constants are fitted.
+
+It was chosen by published pools under SGLang and judged by those under TensorRT-LLM.
+"""
 
 HANDOVER_ENDS = {"low": 0.4, "high": 2.5}
 """Ends of the 90% interval of an engine's handover between pools, relative to it."""
@@ -258,8 +268,10 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         # No more sequences run than the cache has room for what the shortest requests do not share with others.
         fitting = room.tokens // max(int((lengths - self._shared_tokens(traffic)).min()), 1) + 1
         sequences = max(min(engine.max_sequences, fitting, len(traffic)), 1)
-        prefill = None if self.prefill is None else self.prefill._prepare(traffic)
-        return self.prepare_sequences(traffic, room, sequences, drafted, prefill)
+        if self.prefill is None:
+            return self.prepare_sequences(traffic, room, sequences, drafted)
+        prefill = self.prefill._prepare(traffic).widened(POOL_DEVIATION)
+        return self.prepare_sequences(traffic, room, sequences, drafted, prefill).widened(POOL_DEVIATION)
 
     def _shared_tokens(self, traffic: Traffic) -> Any:
         """Return the tokens of each prompt whose keys and values other requests may have as well."""
@@ -311,17 +323,29 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
                 max_prompt=1,
                 max_context=longest,
             )
-        return PreparedDeployment(self, engine, room, tables, draft_tables, prefill)
+        running = count_running(tables, engine, traffic, self.replicas, self.tokens_per_sequence)
+        widths = self.host_widths(tables, engine, running, traffic)
+        return PreparedDeployment(self, engine, room, tables, draft_tables, prefill, widths)
+
+    def host_widths(self, tables: IterationTimes, engine: Server, sequences: int, traffic: Traffic) -> HostWidths:
+        """Return what the interval of the host adds to that of iterations that decode some sequences."""
+        if not has_fitted_host(engine, self.on_device.kernels):
+            return HostWidths()
+        return host_widths(tables, engine, sequences, mean_context(traffic), self.tokens_per_sequence)
+
+    @property
+    def tokens_per_sequence(self) -> int:
+        """New tokens of a sequence in an iteration: one, and those that are drafted."""
+        return 1 + self.options.speculation.draft_length
 
     def _with_launches(self, tables: IterationTimes, traffic: Traffic) -> IterationTimes:
         """Return the times where batches above a limit are launched kernel by kernel; the same ones without a limit."""
         captured = self.engine.captured_sequences
         if captured is None:
             return tables
-        context = float((traffic.input_tokens + traffic.output_tokens / 2).mean())
+        context = mean_context(traffic)
         launches = count_launches(self.on_device, context)
-        tokens_per_sequence = 1 + self.options.speculation.draft_length
-        return with_launches(tables, LAUNCH_S * launches, context, captured, tokens_per_sequence)
+        return with_launches(tables, LAUNCH_S * launches, context, captured, self.tokens_per_sequence)
 
 
 class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
@@ -333,6 +357,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     tables: IterationTimes  # iteration times of one replica
     draft_tables: IterationTimes | None  # iteration times of the draft network
     prefill: PreparedDeployment | None = None  # the pool that computes prompts; None where every replica does both
+    host_widths: HostWidths = HostWidths()  # what the interval of the host adds to that of iterations
     # What measured servers leave of the intervals of the host and of the wait for a first token, in logarithms; those
     # of `tables` are narrowed already.
     host_width: float = 1.0
@@ -359,6 +384,12 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         prefill = None if self.prefill is None else self.prefill._with_widths(widths)
         return msgspec.structs.replace(self._with_widths(widths), prefill=prefill)
 
+    def widened(self, deviation: float) -> PreparedDeployment:
+        """Return the deployment with an independent standard deviation of the logarithm of its iterations."""
+        if not self.tables.relative_low:
+            return self
+        return msgspec.structs.replace(self, tables=self.tables.widened(Z_90 * deviation))
+
     def _with_widths(self, widths: RemainingWidths) -> PreparedDeployment:
         draft_tables = None if self.draft_tables is None else self.draft_tables.narrowed(widths.per_token)
         return msgspec.structs.replace(
@@ -375,8 +406,13 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         prefill = None if self.prefill is None else self.prefill.for_crowd(traffic)
         if running <= self.engine.max_sequences:
             engine = msgspec.structs.replace(self.engine, max_sequences=running)
-            return msgspec.structs.replace(self, engine=engine, prefill=prefill)
-        crowd = self.deployment.prepare_sequences(traffic, self.room, running, prefill=prefill)
+            crowd = msgspec.structs.replace(self, engine=engine, prefill=prefill)
+        else:
+            crowd = self.deployment.prepare_sequences(traffic, self.room, running, prefill=prefill)
+        widths = self.deployment.host_widths(crowd.tables, crowd.engine, running, traffic)
+        crowd = msgspec.structs.replace(crowd, host_widths=widths)
+        if running <= self.engine.max_sequences:
+            return crowd
         is_narrowed = self.host_width != 1.0
         return crowd._with_widths(RemainingWidths(self.host_width, self.first_token_width)) if is_narrowed else crowd
 
@@ -502,13 +538,17 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             block_s * prefill.tensors_per_device / room.block_tokens,
         )
 
+    def engine_at(self, level: str) -> Server:
+        """Return the engine with the time of its host at an end of the interval, ``low`` or ``high``."""
+        return self.engine.at_end(level, self.host_width * self.host_widths.at(level))
+
     def at_level(self, level: str) -> TimedEngine:
         """Return iteration times, engine and options of a simulation at one of `LEVELS`."""
         engine, tables, draft = self.engine, self.tables, self.draft_tables
         if level != "expected":
             tables = tables.scaled(level)
             draft = None if draft is None else draft.scaled(level)
-            engine = engine.at_end(level, self.host_width)
+            engine = self.engine_at(level)
         speculation = msgspec.structs.replace(self.deployment.options.speculation, draft=draft)
         options = msgspec.structs.replace(self.deployment.options, speculation=speculation)
         if self.deployment.adapters is not None:

@@ -27,7 +27,7 @@ from ..engines.step import ONE_DEVICE, EngineStep, ReplicaDivision
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import speed_under_limit
-from ..timing.intervals import INTERVAL_LEVEL, NORMAL_QUANTILES, Z_90, not_below
+from ..timing.intervals import INTERVAL_LEVEL, NORMAL_QUANTILES, Z_90, log_reach, not_below
 from ..timing.memory import Memory
 
 if TYPE_CHECKING:
@@ -189,10 +189,8 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
         else:
             seconds = {PROMPTS: self._unlimited_s}
         variances = learned.variances(TIME_PER_TOKEN, shares_of({**seconds, HOST: self.host_s}))
-        factor = np.exp(Z_90 * self.step.deviation(self.kernels, self.load))
-        low_s, high_s = self.host_range_s
-        ends = self._unlimited_s / factor + low_s, self._unlimited_s * factor + high_s
-        return remaining_width(*variances, (np.log(ends[0]), np.log(ends[1])))
+        low, high = self._reaches(self._unlimited_s, Z_90 * self.step.deviation(self.kernels, self.load), Z_90)
+        return remaining_width(*variances, (-low, high))
 
     @cached_property
     def deviation(self) -> Any:
@@ -202,11 +200,26 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     def interval(self, kernels_s: Any, level: float = INTERVAL_LEVEL) -> tuple[Any, Any]:
         """Return the interval that contains the time with the probability `level`, of kernels that take `kernels_s`."""
         quantile = NORMAL_QUANTILES[level]
-        factor = np.exp(quantile * self.deviation)
-        share = quantile / Z_90 * self.width
-        low_host_s, high_host_s = (host_end(self.host_s, end_s, share) for end_s in self.host_range_s)
-        fastest_s = not_below(kernels_s / factor, least_s(self.step, self.kernels, self.load), kernels_s)
-        return fastest_s + low_host_s, kernels_s * factor + high_host_s
+        low, high = self._reaches(kernels_s, quantile * self.deviation, quantile * self.width)
+        time_s, fastest_s = kernels_s + self.host_s, least_s(self.step, self.kernels, self.load)
+        return not_below(time_s * np.exp(-low), fastest_s, time_s), time_s * np.exp(high)
+
+    def _reaches(self, kernels_s: Any, kernels_log: Any, quantile: Any) -> tuple[Any, Any]:
+        """Return how far the ends of an interval are from the time, in logarithms, of kernels that take `kernels_s`.
+
+        `kernels_log` is how far those of the kernels are, and `quantile` that of the host relative to `Z_90`.
+        """
+        if self.policy is None:
+            return kernels_log, kernels_log
+        host_s = self.host_s
+        low_log, high_log = (quantile / Z_90 * np.log(end_s / np.maximum(host_s, 1e-30)) for end_s in self.host_range_s)
+        time_s = kernels_s + host_s
+        if not self.policy.is_host_fitted:  # nothing says that what makes an old version's host slow leaves its kernels
+            low_s = kernels_s * np.exp(-kernels_log) + host_s * np.exp(low_log)
+            return np.log(time_s / low_s), np.log(
+                (kernels_s * np.exp(kernels_log) + host_s * np.exp(high_log)) / time_s
+            )
+        return log_reach(kernels_log, low_log, host_s / time_s), log_reach(kernels_log, high_log, host_s / time_s)
 
     @property
     def cache_bytes_per_sequence(self) -> float:
@@ -227,14 +240,6 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
             workspace_bytes=0,
             cache_bytes=round(sequences * self.cache_bytes_per_sequence),
         )
-
-
-def host_end(host_s: Any, end_s: Any, share: float) -> Any:
-    """Return an end of the interval of the host's time, from its end at 90%.
-
-    `share` is the width of the interval relative to that of the 90% interval, in logarithms.
-    """
-    return host_s * (end_s / np.maximum(host_s, 1e-30)) ** share
 
 
 def iteration_of(

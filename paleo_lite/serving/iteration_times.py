@@ -170,6 +170,14 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
         narrowed: IterationTimes = msgspec.structs.replace(self, relative_low=low, relative_high=high)
         return narrowed
 
+    def widened(self, reach: float) -> IterationTimes:
+        """Return the tables with an interval that an independent one widens, which reaches so far in logarithms."""
+        low, high = (np.hypot(np.log(np.asarray(ends)), reach) for ends in (self.relative_low, self.relative_high))
+        widened: IterationTimes = msgspec.structs.replace(
+            self, relative_low=as_table(np.exp(-low)), relative_high=as_table(np.exp(high))
+        )
+        return widened
+
     @cached_property
     def simulations(self) -> list[Any]:
         """Simulations with these tables that are kept (`paleo_lite.serving.pools.keep`)."""

@@ -45,7 +45,7 @@ def most_requests_per_s(pool: PoolEstimate, batch_limit: int, draft: DraftChoice
     iterations = (answer_tokens - 1) / timed.options.speculation.tokens_per_iteration
     prompt_s = _least_prompt_s(timed, batch_limit, cached_tokens, decoding_s, prompt_tokens)
     host_s = _host_s(timed.engine, timed.times, batch_limit)
-    slow_host_s = _host_s(timed.engine.at_end("high", drafting.host_width), timed.times, batch_limit)
+    slow_host_s = _host_s(drafting.engine_at("high"), timed.times, batch_limit)
     factor = pool.least_slowdown
     slow_decoding_s = factor * (decoding_s - host_s) + slow_host_s if factor > 1 else decoding_s
     return MostRequests(

@@ -39,6 +39,15 @@ def not_below(low_s: Any, least_s: Any, time_s: Any) -> Any:
     return np.minimum(np.maximum(low_s, least_s), time_s)
 
 
+def log_reach(kernels: Any, host: Any, host_share: Any) -> Any:
+    """Return how far an end of the interval of a time is from it, in logarithms.
+
+    `kernels` is how far it were with a certain host, `host` how far the end of the host's interval is from its time, a
+    share of the whole. Both are independent, so that their squares add up.
+    """
+    return np.sqrt(np.square(kernels) + np.square(host_share * host))
+
+
 def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL_LEVEL) -> tuple[OneOrMany, OneOrMany]:
     """Return the interval that contains a time with the probability `level`, 0.8 or 0.9.
 

@@ -547,9 +547,22 @@ def test_kernels_add_no_more_to_servers_of_which_several_networks_were_measured(
     ]  # fmt: skip
     kinds = steps.kinds_of(parts)
     assert kinds == (MeasuredServers("vllm", "h100-sxm", has_experts=False),)
-    known = EngineConstants({}, dense_spread=ServerSpread(0.12, 0.09), measured=kinds)
+    hosts = dict.fromkeys(("vllm", "sglang"), Host(0.0, 0.0, 5e-3, 1e-6, 1.5, first_token_deviation=0.01))
+    known = EngineConstants({}, hosts=hosts, dense_spread=ServerSpread(0.12, 0.09), measured=kinds)
     deviations = [steps.step_deviation(part, known) for part in parts]
     assert deviations == pytest.approx([(2 * 0.12**2 + 0.09**2) ** 0.5] * 2 + [(0.25 + 0.15**2) ** 0.5] * 2)
+
+
+def test_the_host_adds_its_own_deviation_to_that_of_a_step() -> None:
+    """A host of 2 ms, known to a factor of 2.5 at 90%, beside kernels of 2 ms: half of the time."""
+    times = steps.StepTimes({("products", "bf16"): 0.001}, {("products", "bf16"): 0.001})
+    part: Any = steps.StepParts(
+        msgspec.structs.replace(SERVER, gpu="h100-sxm", engine="vllm"),
+        times, times, times, prompts_per_token=0.0, logits=1e5, prompt_launches=100, variance=0.01,
+    )  # fmt: skip
+    host = Host(2e-3, 0.0, 5e-3, 1e-6, 1.5, first_token_deviation=0.01)
+    known = EngineConstants({}, hosts={"vllm": host}, dense_spread=ServerSpread(0.1, 0.0))
+    assert steps.step_deviation(part, known) == pytest.approx(np.hypot(0.02**0.5, 0.5 * np.log(2.5) / 1.645), abs=1e-3)
 
 
 def test_first_tokens_deviate_as_those_of_unseen_networks(monkeypatch: pytest.MonkeyPatch) -> None:
