@@ -22,7 +22,7 @@ from ..engines.placed import NEEDS_KERNELS
 from ..engines.records import LOCAL_ENGINES, find_server
 from ..engines.records.record import LocalEngine, Server
 from ..engines.routing import UNIFORM
-from ..errors import BadValue, UnknownPrecision
+from ..errors import BadValue, PaleoError, UnknownPrecision
 from ..files import Paths, to_paths
 from ..machines import Device, Machine, Price, find_device
 from ..machines.prices import choose_price, price_of_group
@@ -290,8 +290,20 @@ def find_decoder(name: str | Network) -> Network:
     if not (isinstance(name, str) and is_factory(name)):  # a factory or a folder is checked when it is traced
         network = find_network(name) if isinstance(name, str) else name
         if not network.is_language_model:
-            raise BadValue(f"`serve` needs a language model that writes text; {network.name} is not one")
+            raise BadValue(_why_no_server(network))
     return resolve_network(name, None, (), SequenceOptions(phase="decode"))
+
+
+def _why_no_server(network: Network) -> str:
+    """Return why a network has no server, and what answers for one that writes text from what its encoder reads."""
+    try:
+        resolve_network(network.name, None, (), SequenceOptions(phase="decode"))
+    except PaleoError:
+        return f"`serve` needs a language model that writes text; {network.name} is not one"
+    return (
+        f"`serve` needs a language model without an encoder, and {network.name} has one: `predict {network.name} "
+        "--phase prefill` and `--phase decode` answer for a batch of its requests"
+    )
 
 
 def find_draft(draft: str | Network | None, draft_length: int) -> Network | None:
