@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from ..calibration.posterior import remaining_width, shares_of
-from ..engines.activity import DataSheetConstants, kernel_activity, kernel_flops, least_s
+from ..engines.activity import DataSheetConstants, kernel_activities, kernel_activity, kernel_flops, least_s
 from ..engines.blocks import sampled_logits
 from ..engines.causes import HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.constants import EngineConstants, Host
@@ -136,11 +136,21 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     def speed(self) -> Any:
         """Speed of the kernels under the power limit and at the clock of the device, relative to the data sheet's.
 
-        Bounds are those of the data sheet, as what a limit or a clock leaves is a forecast.
+        Bounds are those of the data sheet at the clock, as what a limit leaves is a forecast.
         """
         if self.policy is None:
-            return 1.0
+            return 1.0 if self.step.device.locked_clock == 1 else self._unlimited_s / self._bound_at_clock_s()
         return speed_under_limit(self.step.device, self.activity.shares_of(self._unlimited_s))
+
+    def _bound_at_clock_s(self) -> Any:
+        """Return the least seconds of the kernels at the clock of the device, at which each does its arithmetic."""
+        activities = kernel_activities(self.step, self.kernels, self.load)
+        clock = self.step.device.locked_clock
+        total_s: Any = 0.0
+        for counted, activity in zip(self.kernels, activities, strict=True):
+            at_default_s = counted.count * self.step.kernel_s(counted.kernel, self.load)
+            total_s = total_s + np.maximum(at_default_s, activity.peak_s / clock)
+        return total_s
 
     @property
     def compute_s(self) -> Any:

@@ -22,7 +22,7 @@ import numpy as np
 from ..engines.records.record import Server
 from ..machines import Device
 from ..timing.activity import Activity
-from ..timing.energy import Power, power_of
+from ..timing.energy import is_slowed, speed_under_limit
 from .cache import CacheRoom
 from .iteration_times import IterationTimes, ScheduledTokens, as_table, slowest_stages
 
@@ -247,12 +247,11 @@ def _interpolate_prompts(lengths: Sequence[int], seconds: Floats) -> Sequence[fl
 
 def _under_power_limit(times: IterationTimes, timer: Timer) -> IterationTimes:
     """Return the times under the power limit and at the clock of the device; the same ones if neither slows it."""
-    power = power_of(timer.device)
-    if power is None or not power.slows:
+    if not is_slowed(timer.device):
         return times
     largest = len(times.token_s) - 1
     sizes = np.unique(np.append(2 ** np.arange(int(np.log2(largest)) + 1), largest))
-    speeds = [_step_speed(times, timer, power, int(size)) for size in sizes]
+    speeds = [_step_speed(times, timer, int(size)) for size in sizes]
     every = np.interp(np.arange(largest + 1), sizes, speeds)
     return msgspec.structs.replace(
         times.times_factors(as_table(1 / every)),
@@ -262,8 +261,8 @@ def _under_power_limit(times: IterationTimes, timer: Timer) -> IterationTimes:
     )
 
 
-def _step_speed(times: IterationTimes, timer: Timer, power: Power, tokens: int) -> float:
-    """Return the speed of an iteration of so many new tokens, relative to that without a limit.
+def _step_speed(times: IterationTimes, timer: Timer, tokens: int) -> float:
+    """Return the speed of an iteration of so many new tokens, relative to that without a limit or a locked clock.
 
     More tokens than sequences can decode are those of a prompt.
     """
@@ -275,4 +274,4 @@ def _step_speed(times: IterationTimes, timer: Timer, power: Power, tokens: int) 
         tokens = min(tokens, len(times.prompt_attention_s) - 1)
         activity = timer.prompt_activity(tokens)
         time_s = times.iteration_s(ScheduledTokens(0, 0.0, [(0, tokens)], 1))
-    return float(power.speed(activity.shares_of(time_s)))
+    return float(speed_under_limit(timer.device, activity.shares_of(time_s)))

@@ -138,7 +138,6 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     # Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock, above 1 for
     # boards that exceed their boost clock while the limit allows it.
     dynamic: float = 1.0
-    clock: float = 1.0  # locked clock relative to the default one, at most 1
     # Upper end of the power in an interval, where makers of boards raise the limit; None for the limit.
     highest_w: float | None = None
 
@@ -146,11 +145,6 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     def idle_w(self) -> float:
         """Power of a waiting device in watts."""
         return min(float(np.exp(self.constants.theta[0])) * self.rated_w, self.limit_w)
-
-    @property
-    def slows(self) -> bool:
-        """Whether a limit below the rated one, or a locked clock, slows the device down."""
-        return self.limit_w < self.rated_w or self.clock < 1
 
     def demand_w(self, shares: Shares) -> Any:
         """Return the power that a device would draw without a limit, in watts; while it waits long, that of waiting."""
@@ -162,16 +156,10 @@ class Power(msgspec.Struct, frozen=True, eq=False):
         busy_w = below_limit(self.demand_w(shares.between_waits), self.limit_w)
         return (1 - shares.offloaded) * busy_w + shares.offloaded * self.idle_w
 
-    def speed(self, shares: Shares) -> Any:
-        """Return the share of its speed that a device keeps under its limit and clock, 1 where neither slows it.
-
-        Arithmetic slows down with the clock, memory traffic below `MEMORY_CLOCK`, and waiting does not.
-        """
+    def clock(self, shares: Shares) -> Any:
+        """Return the clock that the limit leaves, relative to that under the rated one; 1 if the demand is within."""
         demand_w = below_limit(self.demand_w(shares), self.rated_w)
-        clock = np.minimum(clock_under_limit(self.limit_w, demand_w, self.idle_w, self.era), self.clock)
-        arithmetic, memory = np.asarray(shares.arithmetic), np.asarray(shares.memory)
-        slowdown = arithmetic * (1 / clock - 1) + memory * (np.maximum(1.0, MEMORY_CLOCK / clock) - 1)
-        return 1 / (1 + slowdown)
+        return clock_under_limit(self.limit_w, demand_w, self.idle_w, self.era)
 
     def deviation(self, shares: Shares) -> Any:
         """Return the standard deviation of the logarithm of the demand."""
@@ -240,13 +228,23 @@ def below_limit(demand_w: Any, limit_w: Any) -> Any:
     return demand_w / (1 + ratio**SHARPNESS) ** (1 / SHARPNESS)
 
 
-def speed_under_limit(device: Device, shares: Shares) -> Any:
-    """Return the speed of a step under a power limit below the rated one or a locked clock; 1 without both.
-
-    It is relative to that of a step without them, whose shares are given.
-    """
+def is_slowed(device: Device) -> bool:
+    """Return whether a power limit below the rated one, or a locked clock, slows a device down."""
     power = power_of(device)
-    return power.speed(shares) if power is not None and power.slows else 1.0
+    return device.locked_clock < 1 or (power is not None and power.limit_w < power.rated_w)
+
+
+def speed_under_limit(device: Device, shares: Shares) -> Any:
+    """Return the speed of a step under a power limit below the rated one and at a locked clock; 1 without both.
+
+    It is relative to that of a step without them, whose shares are given. Arithmetic slows down with the clock, memory
+    traffic below `MEMORY_CLOCK`, and waiting does not.
+    """
+    power, clock = power_of(device), device.locked_clock
+    if power is not None and power.limit_w < power.rated_w:
+        clock = np.minimum(clock, power.clock(shares))
+    arithmetic, memory = np.asarray(shares.arithmetic), np.asarray(shares.memory)
+    return 1 / (1 + arithmetic * (1 / clock - 1) + memory * (np.maximum(1.0, MEMORY_CLOCK / clock) - 1))
 
 
 def with_power_limit(device: Device, power_limit: float | str) -> Device:
@@ -305,7 +303,6 @@ def power_of(
         era_of(device),
         scatter,
         dynamic,
-        min(1.0, relative_clock),
         partners_limit_w(device),
     )
 

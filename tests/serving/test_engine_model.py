@@ -165,6 +165,21 @@ def test_layers_are_timed_where_they_are_asked_for() -> None:
     assert pl.predict("llama-3.1-8b", **{**LLAMA, "gpu": "mi210"}).execution == "engine"
 
 
+@pytest.mark.parametrize("gpu", ["h100-sxm", "gh200"])  # the power of a GH200 is not on record
+def test_a_locked_clock_slows_forecast_and_bound(gpu: str) -> None:
+    asked = {"gpu": gpu, "phase": "prefill", "batch_size": 16}
+    free, locked = (pl.predict("llama-3.1-8b", **asked, **clock) for clock in ({}, {"clock": "800 MHz"}))
+    roofline = pl.predict("llama-3.1-8b", **asked, clock="800 MHz", time_model="roofline")
+    ratio = locked.device.locked_clock
+    assert locked.time_s == pytest.approx(free.time_s / ratio, rel=0.1)
+    assert locked.bound_s == pytest.approx(free.bound_s / ratio, rel=0.1)
+    assert locked.bound_s == pytest.approx(roofline.time_s, rel=0.15) and locked.bound_s < locked.time_s
+    decoding = {**asked, "phase": "decode", "context": 2048}
+    assert pl.predict("llama-3.1-8b", **decoding, clock="800 MHz").bound_s == pytest.approx(
+        pl.predict("llama-3.1-8b", **decoding).bound_s
+    )
+
+
 def test_four_bits_are_forecast_and_may_name_their_format() -> None:
     """Publishers mean nvfp4 by fp4; of mxfp4 the experts are multiplied in eight bits."""
     asked = {"gpu": "b200", "phase": "decode", "batch_size": 8}
