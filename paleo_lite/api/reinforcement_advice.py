@@ -98,7 +98,7 @@ def advise_rl(question: Rl) -> RlAnswer:
     base = replace(question, steps_off=0)
     devices = find_devices(base)
     lengths = response_lengths_of(base)
-    steps_off = question.steps_off or question.framework_rules.steps_off or 1
+    steps_off = _steps_off_apart(question)
     apart = [round(share * devices.total) for share in SHARES] if devices.total >= 4 else []
     trainer_counts = [devices.total, *(devices.total - count for count in apart)]
     engines = list(_engines(question, devices, lengths, [devices.total, *apart], steps_off, constants))
@@ -113,11 +113,16 @@ def advise_rl(question: Rl) -> RlAnswer:
     return msgspec.structs.replace(make_answer(fitting[0]), divisions=[_row(predicted) for predicted in fitting])
 
 
+def _steps_off_apart(question: Rl) -> int:
+    """Return by how many steps rollouts on devices of their own are off: as asked, else the framework's or one."""
+    return question.framework_rules.steps_off or 1 if question.steps_off is None else question.steps_off
+
+
 def _fitting_pairs(
     question: Rl, devices: Devices, lengths: Ints, trainers: list[Trained], engines: list[Generated]
 ) -> list[Predicted]:
     """Return the steps of trainers with engines on the devices of a question that fit."""
-    base, steps_off = replace(question, steps_off=0), question.steps_off or 1
+    base, steps_off = replace(question, steps_off=0), _steps_off_apart(question)
     fitting = []
     for trained in trainers:
         for generated in engines:
@@ -126,8 +131,10 @@ def _fitting_pairs(
                 continue
             if is_colocated and (question.steps_off or not question.framework_rules.takes_turns):
                 continue  # rollouts that are off need devices of their own, as those of some frameworks do
-            off = 0 if is_colocated else steps_off
-            predicted = _together(base, devices, trained, generated, off, lengths)
+            asked = base
+            if not is_colocated:
+                asked = replace(base, rollout_workers=generated.devices, steps_off=steps_off)
+            predicted = _together(asked, devices, trained, generated, lengths)
             if fits(predicted):
                 fitting.append(predicted)
     return fitting
@@ -146,19 +153,9 @@ def describe_no_division(question: Rl, devices: Devices) -> str:
     return f"no division of {devices.total} x {devices.device.name} holds {name}: give more `--workers`"
 
 
-def _together(
-    base: Rl,
-    devices: Devices,
-    trained: Trained,
-    generated: Generated,
-    steps_off: int,
-    lengths: Ints,
-) -> Predicted:
+def _together(asked: Rl, devices: Devices, trained: Trained, generated: Generated, lengths: Ints) -> Predicted:
     """Return the step of a trainer with engines."""
-    apart = generated.devices if steps_off else None
-    question = replace(
-        base, **trained.degrees, rollout_tensor=generated.tensor, rollout_workers=apart, steps_off=steps_off
-    )
+    question = replace(asked, **trained.degrees, rollout_tensor=generated.tensor)
     placed = devices._replace(trainer=trained.devices, rollouts=generated.devices)
     return complete(question, placed, trained.job, lengths, trained.times, generated.rollouts, generated.deployment)
 

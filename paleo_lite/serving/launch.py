@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -301,6 +302,10 @@ def _plain_name(form: str) -> str:
     return "nvfp4" if form == "fp4" else form
 
 
+_VERSION = re.compile(r"-[\d.]+$")
+"""Version in the name of an engine: ``vllm-0.16``."""
+
+
 def why_not_run(deployment: Deployment) -> str:
     """Return why the engine of a deployment does not run on its devices, and which do; empty if it runs.
 
@@ -311,12 +316,12 @@ def why_not_run(deployment: Deployment) -> str:
     lacking = engine.capability.why_not_on(device, weights)
     if not lacking:
         return ""
-    others = [
-        name
-        for name, server in SERVERS.items()
-        if server.capability.lowest and not server.capability.why_not_on(device, weights)
-    ]
-    instead = f"; `--engine {' or '.join(others)}` runs there" if others else ""
+    others: dict[str, str] = {}  # the newest versions that run there, by their program
+    for name, server in SERVERS.items():
+        if server.capability.lowest and not server.capability.why_not_on(device, weights):
+            others.setdefault(_VERSION.sub("", name), f"`--engine {name}`")
+    verb = "runs" if len(others) == 1 else "run"
+    instead = f"; {' and '.join(others.values())} {verb} there" if others else ""
     return f"{engine.name} ({engine.versions.describe()}) {lacking}{instead}"
 
 

@@ -254,7 +254,7 @@ def in_step_notes(prepared: PreparedDeployment, traffic: Traffic, ttft_s: float 
     if not is_equal or users is None or users <= deployment.replicas or not ttft_s or len(traffic) > MOST_DRAWN:
         return []
     deviation = max(round(USUAL_DEVIATION * answer_tokens), 1)
-    lengths, _ = generators_of(0)
+    lengths, _ = generators_of(deployment.options.seed)
     drawn = msgspec.structs.replace(
         traffic,
         output_tokens=Lengths(answer_tokens, deviation).draw(len(traffic), lengths),
