@@ -358,3 +358,18 @@ def test_the_answer_says_that_an_activation_is_unknown(tmp_path):
     answer = CliRunner().invoke(main, ["predict", str(path), "--gpu", "h100-sxm"])
     assert answer.exit_code == 0
     assert "costs as SiLU" in " ".join(answer.output.split())
+
+
+@pytest.mark.parametrize("name", [
+    "llama-3.2-1b", "gemma-4-e2b", "deepseek-v3", "qwen3-next-80b-a3b", "nemotron-nano-9b-v2", "gpt-oss-20b",
+])  # fmt: skip
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_the_first_blocks_are_those_of_the_whole_network(name, blocks):
+    """Layer by layer, also where one table has values for all blocks (Gemma's embeddings per layer)."""
+    whole = {layer.name: layer for layer in find_network(name, options=SequenceOptions(8)).layers}
+    part = find_network(name, options=SequenceOptions(8, blocks=blocks)).layers
+    assert {layer.place.number for layer in part if layer.place.block} == set(range(blocks))
+    for layer in part:
+        same = whole[layer.name]
+        assert (layer.kind, layer.inputs, layer.outputs) == (same.kind, same.inputs, same.outputs), layer.name
+        assert (layer.weights, layer.attributes, layer.parameters) == (same.weights, same.attributes, same.parameters)
