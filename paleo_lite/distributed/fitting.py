@@ -76,7 +76,7 @@ class _Run(NamedTuple):
         )
         options = " ".join(change.option for change in changes)
         config, settings, job = self.settings.parallel, self.settings, self.job
-        divides = not parallel.keys().isdisjoint(("tensor", "expert", "pipeline"))
+        divides = not parallel.keys().isdisjoint(("tensor", "expert", "pipeline", "context"))
         if config is not None and divides and "sharding" not in parallel and config.zero_stage == 0:
             parallel["sharding"] = _SHARDING_OF_DIVISIONS
             options += f" --strategy {_SHARDING_OF_DIVISIONS}"
@@ -142,9 +142,9 @@ def fitting_note(
         fitting.append((float(changed.step(cluster).time_s), memory_bytes, options))
         enough.update(change.option for change in together if len(together) == 1)
     if STRATEGIES[strategy].divides_blocks and all("--offload" in options for *_, options in fitting):
-        divisions, least_bytes = _fitting_divisions(run, cluster)
+        divisions, larger_bytes = _fitting_divisions(run, cluster)
         fitting += divisions
-        too_large_bytes += least_bytes
+        too_large_bytes += larger_bytes
     if fitting:
         shown: dict[str, str] = {}  # of each change the size of micro-batches with which it is fastest
         for time_s, memory, options in sorted(fitting):
@@ -153,6 +153,8 @@ def fitting_note(
         return f"fits with {', or '.join(list(shown.values())[:_MOST_SHOWN])}"
     parts = ["smaller micro-batches, recomputation, sharding"]
     stages = ""
+    if STRATEGIES[strategy].divides_blocks and _context_degree(run, settings.parallel or ParallelConfig()) > 1:
+        parts.append("context parallelism")
     if STRATEGIES[strategy].divides_blocks:
         parts += ["tensor parallelism", "expert parallelism"] if job.workload.has_experts else ["tensor parallelism"]
         stages = ", nor with stages of tensor-parallel devices" if topology.workers > 1 else ""
@@ -164,10 +166,10 @@ def _fitting_divisions(run: _Run, cluster: Cluster | None) -> tuple[list[tuple[f
     """Return divisions into stages of tensor-parallel devices that fit, as times, bytes and options.
 
     Those with the fewest devices per replica come first, up to as many as a note shows. The second list has the bytes
-    of the last one that does not fit.
+    of those that do not fit.
     """
     fitting: list[tuple[float, float, str]] = []
-    least_bytes: list[float] = []
+    too_large_bytes: list[float] = []
     available_bytes = usable_bytes(run.job.machine.device)
     for change in _divisions(run, available_bytes):
         tried = run.memory_with((change,))
@@ -175,12 +177,12 @@ def _fitting_divisions(run: _Run, cluster: Cluster | None) -> tuple[list[tuple[f
             continue
         options, changed, memory_bytes = tried
         if memory_bytes > available_bytes:
-            least_bytes = [memory_bytes]
+            too_large_bytes.append(memory_bytes)
             continue
         fitting.append((float(changed.step(cluster).time_s), memory_bytes, options))
         if len(fitting) == _MOST_SHOWN:
             break
-    return fitting, least_bytes
+    return fitting, too_large_bytes
 
 
 def _divisions(run: _Run, available_bytes: float) -> Iterator[_Change]:
@@ -233,6 +235,9 @@ def _changes_of_blocks(run: _Run) -> Iterator[_Change]:
             f"--tensor {tensor} --communication sequence-parallel=yes{execution}{size}",
             {"tensor": tensor, "sequence_parallel": True, **defaults},
         )
+    context = _context_degree(run, config)
+    if context > config.context:
+        yield _Change(f"--context-parallel {context}{execution}{size}", {"context": context, **defaults})
     yield from _expert_changes(run, config, defaults, size)
     micro_batch = config.micro_batch_size
     replicas = max(workers // (config.tensor * config.pipeline * config.context), 1)
@@ -250,8 +255,22 @@ def _changes_of_blocks(run: _Run) -> Iterator[_Change]:
         yield _Change("--offload cpu", training={"offload": "cpu"})
 
 
+_LONG_SEQUENCE = 16_384
+"""Tokens of a sequence from which it is divided among devices."""
+
+
+def _context_degree(run: _Run, config: ParallelConfig) -> int:
+    """Return the most devices of a node that may divide each sequence; 1 for short ones."""
+    tokens = run.job.workload.network.tokens or 0
+    sharing = run.topology.workers // (config.tensor * config.pipeline)
+    degrees = range(1, min(run.topology.devices_per_node, sharing) + 1)
+    return max(n for n in degrees if n == 1 or (tokens >= _LONG_SEQUENCE and sharing % n == 0 and tokens % n == 0))
+
+
 def _expert_changes(run: _Run, config: ParallelConfig, defaults: dict[str, object], size: str) -> Iterator[_Change]:
     """Yield the largest expert parallelism, under the software of the run and under Megatron-LM's fused kernels.
+
+    Long sequences are divided as well under the latter.
 
     `defaults` and `size` are the fields and the option of the micro-batches of a run that is no longer one of replicas.
     """
@@ -261,6 +280,12 @@ def _expert_changes(run: _Run, config: ParallelConfig, defaults: dict[str, objec
     if degree <= config.expert:
         return
     fields = {"expert": degree, **defaults}
+    context = _context_degree(run, config)
+    if context > config.context:
+        yield _Change(
+            f"--context-parallel {context} --expert-parallel {degree} --execution {MEGATRON}{size}",
+            {**fields, "context": context, "execution": MEGATRON},
+        )
     if config.execution == MEGATRON:
         yield _Change(f"--expert-parallel {degree}{size}", fields)
         return

@@ -179,7 +179,10 @@ class ScaleTable(TableAnswer, msgspec.Struct, frozen=True):
         """Return the answer in one line, or the time of each of several numbers of workers, of which none answers."""
         if self.answering_row is not None or self.why or not self.rows:
             return super().__repr__()
-        times = ", ".join(f"{row.workers} workers {format_si(row.time_s, 's')}" for row in self.rows)
+        times = ", ".join(
+            f"{row.workers} workers {format_si(row.time_s, 's')}{' (does not fit)' if row.fits is False else ''}"
+            for row in self.rows
+        )
         return f"<ScaleTable: {self.network} on {self.gpu_name}, per step: {times}>"
 
     def to_dict(self) -> dict[str, Any]:

@@ -84,8 +84,9 @@ def test_too_few_devices_are_said_to_be_too_few() -> None:
 
 @pytest.mark.parametrize("workers", [8, [4, 8]])
 def test_the_headline_says_what_is_missing(workers: object) -> None:
-    headline = str(pl.train("llama-3-70b", gpu="h100-sxm", workers=workers, strategy="full-shard")).splitlines()[0]
-    assert "does not fit into memory: needs 148.8 GB, 84.03 GB usable" in headline
+    table = pl.train("llama-3-70b", gpu="h100-sxm", workers=workers, strategy="full-shard")
+    assert "does not fit into memory: needs 148.8 GB, 84.03 GB usable" in table.document().title
+    assert "does not fit" in repr(table)
 
 
 def _row_of_pipeline(network: str = "llama-3.1-8b", **options: Any) -> Any:

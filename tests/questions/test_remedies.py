@@ -233,6 +233,17 @@ def test_experts_are_divided_where_they_do_not_fit() -> None:
     assert options.startswith("--expert-parallel 8")
 
 
+@pytest.mark.parametrize("network", ["qwen3-30b-a3b", "llama-3.1-8b"])
+def test_long_sequences_are_divided_where_they_do_not_fit(network: str) -> None:
+    """A device keeps the tokens of its own share of a sequence alone (Liu et al. 2023, Ring attention)."""
+    words = f"train {network} --gpu h100-sxm --workers 8 --sequence-length 131072".split()
+    changes = [change for change in stated_changes(ask(words)) if "--context-parallel 8" in change[0]]
+    assert changes
+    for options, memory, _ in changes:
+        row = ask(changed(words, shlex.split(options)))["rows"][-1]
+        assert row["fits"] and memory == format_si(row["memory_bytes"], "B", 3)
+
+
 @pytest.mark.parametrize("question", FITTING_NOTES)
 def test_changes_have_the_memory_and_time_of_the_command_they_name(question: str) -> None:
     words = question.split()
