@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from paleo_lite.architectures import find_network
+from paleo_lite.engines.kernel_formats import has_constants
 from paleo_lite.errors import PaleoError
 from paleo_lite.formats import FORMATS
-from paleo_lite.machines import find_device, list_devices
+from paleo_lite.machines import Device, find_device, list_devices
 from paleo_lite.questions.kind import find_kind
 from paleo_lite.questions.option import command_words
 
@@ -362,6 +363,23 @@ def test_a_lower_power_limit_is_never_faster(seed: int, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["predict", "train", "serve", "diffusion"])
 def test_a_lower_clock_is_never_faster(seed: int, kind: str) -> None:
     assert impossible(partial(lower_clocks_are_faster, kind), seed, MANY) == []
+
+
+def _knows_clock_of_products(device: Device) -> bool:
+    """Return whether the clock of the peak in bf16 is on record, which a locked clock is compared with."""
+    return any(peak.precision == "bf16" and device.clock_hz(peak.clock) for peak in device.peaks)
+
+
+@pytest.mark.parametrize(
+    "gpu", [device.id for device in list_devices() if has_constants(device) and _knows_clock_of_products(device)]
+)
+def test_half_the_clock_makes_prompts_longer_on_every_device_with_kernels(gpu: str) -> None:
+    """Prompts are limited by arithmetic, which half of the clock halves; what waits and moves data does not change."""
+    device = find_device(gpu)
+    half_hz = (device.clock_hz("tensor") or device.clock_hz("boost") or 0.0) / 2
+    asked = {"network": "llama-3.2-1b", "gpu": gpu, "phase": "prefill", "sequence_length": 8192}
+    free, slow = (_asked("predict", **asked, **clock) for clock in ({}, {"clock": f"{half_hz:.0f} Hz"}))
+    assert 1.3 * free.time_s <= slow.time_s <= 2.01 * free.time_s
 
 
 @pytest.mark.spread(2)

@@ -115,7 +115,9 @@ def advise_rl(question: Rl) -> RlAnswer:
 
 def _steps_off_apart(question: Rl) -> int:
     """Return by how many steps rollouts on devices of their own are off: as asked, else the framework's or one."""
-    return question.framework_rules.steps_off or 1 if question.steps_off is None else question.steps_off
+    if question.steps_off is not None:
+        return int(question.steps_off)
+    return max(question.framework_rules.steps_off, 1)
 
 
 def _fitting_pairs(

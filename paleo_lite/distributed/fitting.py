@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from .clusters import Cluster
 from .job import Job
 from .links import Topology
 from .parallel_config import ParallelConfig
+from .parallel_layout import MIN_TOKENS_PER_CONTEXT_DEVICE
 from .scale import predict_step
 from .settings import Settings
 from .strategies import STRATEGIES
@@ -109,6 +111,15 @@ class _Run(NamedTuple):
         return predict_step(self.job, self.topology, self.settings, self.global_batch, self.strategy, cluster)
 
 
+class _Fitting(NamedTuple):
+    """Changes with which a run fits, sorted by its time."""
+
+    time_s: float
+    memory_bytes: float  # of a device
+    options: str
+    offloads: bool  # whether the host takes a part of the state
+
+
 def fitting_note(
     job: Job,
     topology: Topology,
@@ -126,7 +137,7 @@ def fitting_note(
     changes = list(possible(run))
     pairs = [(change, other) for index, change in enumerate(changes) for other in changes[index + 1 :]]
     pairs = [(change, other) for change, other in pairs if change.goes_with(other)]
-    fitting: list[tuple[float, float, str]] = []
+    fitting: list[_Fitting] = []
     too_large_bytes: list[float] = []
     enough: set[str] = set()  # options that need no other one
     for together in [*((change,) for change in changes), *pairs]:
@@ -139,15 +150,16 @@ def fitting_note(
         if memory_bytes > usable_bytes(job.machine.device):
             too_large_bytes.append(memory_bytes)
             continue
-        fitting.append((float(changed.step(cluster).time_s), memory_bytes, options))
+        offloads = any("offload" in change.training for change in together)
+        fitting.append(_Fitting(float(changed.step(cluster).time_s), memory_bytes, options, offloads))
         enough.update(change.option for change in together if len(together) == 1)
-    if STRATEGIES[strategy].divides_blocks and all("--offload" in options for *_, options in fitting):
+    if STRATEGIES[strategy].divides_blocks and all(change.offloads for change in fitting):
         divisions, larger_bytes = _fitting_divisions(run, cluster)
         fitting += divisions
         too_large_bytes += larger_bytes
     if fitting:
         shown: dict[str, str] = {}  # of each change the size of micro-batches with which it is fastest
-        for time_s, memory, options in sorted(fitting):
+        for time_s, memory, options, _ in sorted(fitting):
             described = f"`{options}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"
             shown.setdefault(_SIZES.sub("", options), described)
         return f"fits with {', or '.join(list(shown.values())[:_MOST_SHOWN])}"
@@ -159,16 +171,17 @@ def fitting_note(
         parts += ["tensor parallelism", "expert parallelism"] if job.workload.has_experts else ["tensor parallelism"]
         stages = ", nor with stages of tensor-parallel devices" if topology.workers > 1 else ""
     least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})" if too_large_bytes else ""
-    return f"it does not fit with any two of {', '.join(parts)} and offloading{stages}: use more devices{least}"
+    other = "ask `--advise` for other divisions, or use more devices" if topology.workers > 1 else "use more devices"
+    return f"it does not fit with any two of {', '.join(parts)} and offloading{stages}: {other}{least}"
 
 
-def _fitting_divisions(run: _Run, cluster: Cluster | None) -> tuple[list[tuple[float, float, str]], list[float]]:
-    """Return divisions into stages of tensor-parallel devices that fit, as times, bytes and options.
+def _fitting_divisions(run: _Run, cluster: Cluster | None) -> tuple[list[_Fitting], list[float]]:
+    """Return divisions into stages of tensor-parallel devices that fit.
 
     Those with the fewest devices per replica come first, up to as many as a note shows. The second list has the bytes
     of those that do not fit.
     """
-    fitting: list[tuple[float, float, str]] = []
+    fitting: list[_Fitting] = []
     too_large_bytes: list[float] = []
     available_bytes = usable_bytes(run.job.machine.device)
     for change in _divisions(run, available_bytes):
@@ -179,7 +192,7 @@ def _fitting_divisions(run: _Run, cluster: Cluster | None) -> tuple[list[tuple[f
         if memory_bytes > available_bytes:
             too_large_bytes.append(memory_bytes)
             continue
-        fitting.append((float(changed.step(cluster).time_s), memory_bytes, options))
+        fitting.append(_Fitting(float(changed.step(cluster).time_s), memory_bytes, options, offloads=False))
         if len(fitting) == _MOST_SHOWN:
             break
     return fitting, too_large_bytes
@@ -200,7 +213,7 @@ def _divisions(run: _Run, available_bytes: float) -> Iterator[_Change]:
     pairs = [(tensor, pipeline) for tensor in tensors for pipeline in stages if workers % (tensor * pipeline) == 0]
     for tensor, pipeline in sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1])):
         sharing = workers // pipeline
-        expert = max((n for n in range(1, sharing + 1) if sharing % n == 0 and experts % n == 0), default=1)
+        expert = math.gcd(sharing, experts)
         held = (network.parameters - of_experts) / tensor + of_experts / expert
         is_frozen = run.job.workload.options.lora_rank is not None
         if pipeline == 1 or (not is_frozen and _HELD_BYTES * held / pipeline > available_bytes):
@@ -255,16 +268,12 @@ def _changes_of_blocks(run: _Run) -> Iterator[_Change]:
         yield _Change("--offload cpu", training={"offload": "cpu"})
 
 
-_LONG_SEQUENCE = 16_384
-"""Tokens of a sequence from which it is divided among devices."""
-
-
 def _context_degree(run: _Run, config: ParallelConfig) -> int:
     """Return the most devices of a node that may divide each sequence; 1 for short ones."""
     tokens = run.job.workload.network.tokens or 0
     sharing = run.topology.workers // (config.tensor * config.pipeline)
-    degrees = range(1, min(run.topology.devices_per_node, sharing) + 1)
-    return max(n for n in degrees if n == 1 or (tokens >= _LONG_SEQUENCE and sharing % n == 0 and tokens % n == 0))
+    most = min(run.topology.devices_per_node, sharing, tokens // MIN_TOKENS_PER_CONTEXT_DEVICE)
+    return max((n for n in range(2, most + 1) if sharing % n == 0 and tokens % n == 0), default=1)
 
 
 def _expert_changes(run: _Run, config: ParallelConfig, defaults: dict[str, object], size: str) -> Iterator[_Change]:
@@ -276,7 +285,7 @@ def _expert_changes(run: _Run, config: ParallelConfig, defaults: dict[str, objec
     """
     experts = count_experts(run.job.workload.network.layers)
     sharing = run.topology.workers // config.pipeline
-    degree = max((n for n in range(1, sharing + 1) if sharing % n == 0 and experts % n == 0), default=1)
+    degree = math.gcd(sharing, experts)
     if degree <= config.expert:
         return
     fields = {"expert": degree, **defaults}

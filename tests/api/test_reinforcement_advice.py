@@ -26,6 +26,17 @@ def ask(**changes: Any) -> Any:
     return pl.rl(**{**SMALL, **changes})
 
 
+@pytest.mark.parametrize(("options", "off"), [({}, 8), ({"steps_off": 0}, 0), ({"steps_off": 2}, 2)])
+def test_rollouts_of_advice_are_as_far_off_as_asked_or_as_the_framework_lets_them_be(options: Any, off: int) -> None:
+    """prime-rl's rollouts are up to eight steps off (`max_off_policy_steps`), on devices of their own."""
+    answer = ask(framework="prime-rl", advise=True, **options)
+    assert {row.steps_off for row in answer.divisions} == {off}
+    best = answer.divisions[0]
+    degrees = {"rollout_tensor": best.rollout_tensor, "context_parallel": best.context_parallel}
+    again = ask(framework="prime-rl", rollout_workers=best.rollout_workers, **degrees, **options)
+    assert again.time_s == pytest.approx(answer.time_s, rel=1e-12)
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_advice_ranks_turns_and_devices_apart() -> None:

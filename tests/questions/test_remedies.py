@@ -230,7 +230,7 @@ def test_experts_are_divided_where_they_do_not_fit() -> None:
     """128 experts hold 29.0 of 30.5 billion parameters, of which eight devices with 16 each need an eighth."""
     question = "train qwen3-30b-a3b --gpu h100-sxm --workers 8 --sequence-length 8192 --mixed-precision"
     (options, _, _), *_ = stated_changes(ask(question.split()))
-    assert options.startswith("--expert-parallel 8")
+    assert "--expert-parallel 8 " in options
 
 
 @pytest.mark.parametrize("network", ["qwen3-30b-a3b", "llama-3.1-8b"])

@@ -490,7 +490,7 @@ def test_an_answer_says_which_pool_and_which_answers_its_figures_are_of() -> Non
     "asked",
     [
         {"network": "qwen3-32b", "gpu": "l40s", "weights": "fp8", "replicas": 3, "concurrency": 50},
-        {"network": "llama-3-8b", "gpu": "h100-sxm", "concurrency": 64, "output_tokens": 200},
+        {"network": "llama-3-8b", "gpu": "h100-sxm", "concurrency": 64, "output_tokens": 200, "seed": 5},
     ],
 )
 def test_users_in_step_are_told_of_drawn_answers(asked: dict[str, Any]) -> None:
