@@ -82,6 +82,13 @@ def test_too_few_devices_are_said_to_be_too_few() -> None:
     assert "use more devices" in note
 
 
+def test_the_least_memory_that_is_named_is_that_of_a_division() -> None:
+    asked = {"gpu": "h100-sxm", "workers": 64, "sequence_length": 8192, "mixed_precision": True}
+    (note,) = [note for note in pl.train("llama-3.1-405b", **asked).rows[-1].notes if "the least is" in note]
+    (row,) = pl.train("llama-3.1-405b", **asked, tensor=8, pipeline=8, communication="sequence-parallel=yes").rows
+    assert f"the least is {row.memory_bytes / 1e9:.0f} GB" in note
+
+
 @pytest.mark.parametrize("workers", [8, [4, 8]])
 def test_the_headline_says_what_is_missing(workers: object) -> None:
     table = pl.train("llama-3-70b", gpu="h100-sxm", workers=workers, strategy="full-shard")
