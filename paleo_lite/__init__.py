@@ -159,10 +159,17 @@ _MODULES = {
 }
 """Module of each public name, which is imported when the name is first used."""
 
+_MOVED = {
+    "scale": "it is `train` now; a pass of text generation on a group of devices is `predict(..., tensor=8)`, and "
+    "pictures and videos are `diffusion(..., workers=8)`",
+}
+"""What became of the public names of earlier versions."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        advice = f": {_MOVED[name]}" if name in _MOVED else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
     module = importlib.import_module(f".{_MODULES[name]}", __name__)
     return getattr(module, name)
 

@@ -13,6 +13,7 @@ import click
 
 from ..api.plotting import KINDS, Plot, check_chart_file
 from ..errors import BadValue
+from ..questions.kind import KINDS as QUESTIONS
 from ..questions.names import Names
 from ..questions.option import Options, OutputOption, parameters_of
 from ..result import Result
@@ -107,6 +108,24 @@ class AnswerCommand(click.Command):
         self.params += self.output_options
         if "debug" not in existing_names:
             self.params.append(DEBUG)
+
+    @property
+    def command_of_options(self) -> str:
+        """Name of the command whose options this one has."""
+        return self.name or ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; an option of an earlier version gets a sentence that names the new one."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from ..questions.upgrade import find_moved
+
+            command = self.command_of_options
+            moved = find_moved(command, error.option_name, is_question=command in QUESTIONS)
+            if moved is None:
+                raise
+            raise BadValue(moved) from None
 
     def invoke(self, ctx: click.Context) -> None:
         """Call the function, print its result and draw the chart."""

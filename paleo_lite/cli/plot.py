@@ -58,6 +58,7 @@ class _PlotCommand(AnswerCommand):
 
     def __init__(self, name: str) -> None:
         kind = KINDS[name]
+        self.drawn_command = kind.command
         help_text = kind.sentence
         if kind.command:
             command = find_command(kind.command, kind.defaults)
@@ -76,6 +77,11 @@ class _PlotCommand(AnswerCommand):
             chart_option=("-o", "--output"),
             is_chart_required=True,
         )
+
+    @property
+    def command_of_options(self) -> str:
+        """Name of the command whose result the chart draws."""
+        return self.drawn_command or ""
 
     def invoke(self, ctx: click.Context) -> None:
         ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.output_options}

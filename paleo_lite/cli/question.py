@@ -96,14 +96,11 @@ class QuestionCommand(AnswerCommand):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; an option of an earlier version gets a sentence that names the new one."""
+        """Parse the command line; an unknown option is refused in one sentence."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            from ..questions.upgrade import find_moved
-
-            moved = find_moved(self.kind.name, error.option_name)
-            raise BadValue(moved or error.format_message()) from None
+            raise BadValue(error.format_message()) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups: those that most questions need, or all."""

@@ -81,10 +81,15 @@ def _check_names(function: str, record: type[Options], arguments: Collection[str
             continue
         from difflib import get_close_matches
 
+        from .upgrade import find_moved
+
         spelling = "--" + unknown.replace("_", "-")
         same = [name for name, declared in options_of(record).items() if spelling in declared.spellings]
         near = same or get_close_matches(unknown, names, n=1)
         meant = f": did you mean {near[0]}?" if near else ""
+        moved = find_moved(function, spelling, is_question=function in KINDS)
+        if moved is not None and not same:
+            meant = f": {moved}"
         raise TypeError(f"{function}() got an unexpected keyword argument {unknown!r}{meant}")
 
 

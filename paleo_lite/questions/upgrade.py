@@ -6,7 +6,18 @@ _TRAINING = "is an option of `paleo-lite train`, which predicts training on one 
 _PICTURES = "is an option of `paleo-lite diffusion`, which predicts pictures and videos"
 _LOCAL = "is an option of `paleo-lite local`, which predicts language models on one's own machine"
 
+_MOVED_FROM_SWEEP = {
+    "--networks": "is the first word behind the command now, as in `paleo-lite predict resnet50,vgg16`",
+    "--gpus": "is `--gpu` with several names now, as in `--gpu t4,l4`; a number of one's own devices is `--workers` of "
+    "`paleo-lite local`",
+    "--precisions": "is `--precision` with several values now, as in `--precision fp32,fp16`",
+    "--batch-sizes": "is `--batch-size` with several values now, as in `--batch-size 1:256:x2`",
+    "--time-models": "is `--time-model` with several values now, as in `--time-model ppp,roofline`",
+    "--links": "is `--link` with several values now, as in `--link pcie3,nvlink2`",
+    "--power": "is gone: answers have the watts that are drawn, and `--power-limit` limits them",
+}
 _MOVED_FROM_PREDICT = {
+    **_MOVED_FROM_SWEEP,
     **dict.fromkeys(
         (
             "--optimizer", "--mixed-precision", "--checkpointing", "--accumulation", "--lora", "--lora-modules",
@@ -24,9 +35,11 @@ _MOVED_FROM_PREDICT = {
         _PICTURES,
     ),
     **dict.fromkeys(
-        ("--backend", "--gpus", "--gpu-layers", "--cpu-experts", "--cpu-cache", "--device-memory", "--advise", "--cpu"),
+        ("--backend", "--gpu-layers", "--cpu-experts", "--cpu-cache", "--device-memory", "--advise", "--cpu"),
         _LOCAL,
     ),
+    "--phases": "is `--phase` with several values now, as in `--phase inference,training`",
+    "--overlap": "is `--time-model ppp-overlap` now",
     "--concurrent": "is `--time-model ppp-overlap` now",
     "--workers": "is for `train`, `serve` and `diffusion`; devices that share one pass of a language model "
     "are `--tensor` of `predict`",
@@ -43,7 +56,13 @@ _DETAILS_OF_TRAINING = {
     "--freeze": "is `--trainable except=NAMES` now",
     "--train-only": "is `--trainable only=NAMES` now",
 }
-_MOVED_FROM_SCALE = _DETAILS_OF_TRAINING | {
+_MOVED_FROM_SCALE = {
+    **_DETAILS_OF_TRAINING,
+    **_MOVED_FROM_SWEEP,
+    "--scalings": "is gone: `--batch-size` is per device (weak scaling), `--global-batch-size` of all (strong scaling)",
+    "--strategies": "is `--strategy` with several values now, as in `--strategy data,zero-3`",
+    "--collectives": "is `--communication collective=NAME` now",
+    "--phases": "is gone: this is training, and `predict --phase` has the other phases",
     "--scaling": "is gone: `--batch-size` is per device (weak scaling), `--global-batch-size` of all (strong scaling)",
     "--collective": "is `--communication collective=NAME` now",
     "--gradient-precision": "is `--communication precision=NAME` now",
@@ -124,6 +143,7 @@ MOVED = {
         "--images": "is `--batch-size` now",
         "--checkpointing": "is `--recompute` now",
     },
+    "feeding": {"--no-overlap": "is `--no-prefetch` now"},
 }
 """What became of the options of earlier versions, and what options of engines are here, by command."""
 
@@ -134,9 +154,17 @@ MOVED_COMMANDS = {
     "resnet50,vgg16 --gpu all --batch-size 1:64:x2 -o rows.parquet`",
     "scale": "`scale` is `paleo-lite train` now; `predict --phase decode --tensor N` predicts text generation on a "
     "group of devices, and `diffusion --workers N` pictures and videos",
+    "pipeline": "`pipeline` is `paleo-lite feeding` now",
+    "scaled": "`scaled` is `paleo-lite efficiency --method notebook` with `--durations` now",
 }
 """What became of the commands of earlier versions."""
 
+MOVED_SPLITS = {
+    split: f"`--split {split}` needs the published measurements of a checkout, and is `python -m validation accuracy "
+    f"--split {split}` there"
+    for split in ("layers", "profile", "collectives", "scaling")
+}
+"""What became of the splits of `validate`."""
 
 MOVED_EVERYWHERE = {
     "--electricity": "is `--site electricity=PRICE` now",
@@ -224,7 +252,13 @@ BROUGHT = {
 """Options of other programs that people bring, by command, with what they are here."""
 
 
-def find_moved(command: str, option: str) -> str | None:
-    """Return the sentence about an option of an earlier version, or of another program; None for any other."""
-    advice = MOVED.get(command, {}).get(option) or MOVED_EVERYWHERE.get(option) or BROUGHT.get(command, {}).get(option)
+def find_moved(command: str, option: str, *, is_question: bool) -> str | None:
+    """Return the sentence about an option of an earlier version, or of another program; None for any other.
+
+    Only commands of a kind of question have what all kinds ask: the network, the device, prices.
+    """
+    tables = [MOVED.get(command, {})]
+    if is_question:
+        tables += [MOVED_EVERYWHERE, BROUGHT.get(command, {})]
+    advice = next((table[option] for table in tables if option in table), None)
     return None if advice is None else f"`{option}` {advice}"
