@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -36,7 +37,10 @@ def test_shares_are_written_in_one_way():
     paths = [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*.*"))]
     paths = [path for path in paths if path.suffix in suffixes and path.is_file() and path != Path(__file__)]
     assert len(paths) > 800
-    assert [str(path) for path in paths if SPACED_SHARE.search(path.read_text("utf-8"))] == []
+    texts = {path: path.read_text("utf-8") for path in paths}
+    # What the changelog says of versions that are released stays as it was.
+    texts[ROOT / "CHANGELOG.md"] = texts[ROOT / "CHANGELOG.md"].partition("\n## 0.1.0 ")[0]
+    assert [str(path) for path, text in texts.items() if SPACED_SHARE.search(text)] == []
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,41 @@ def test_spaced_shares_are_found(text):
 @pytest.mark.parametrize("text", ["90%", "5 % n", "n % 2", "{a: 1} %}", "{% if x == 'a' %}", "{% set version = 1 %}"])
 def test_other_percent_signs_are_no_shares(text):
     assert not SPACED_SHARE.search(text)
+
+
+CODE = re.compile(r"^ *```.*?^ *```|(`+).*?\1", re.DOTALL | re.MULTILINE)
+PLACEHOLDER = re.compile(r"\b[A-Z]+(?:_[A-Z]+)+\b|\b(?:TODO|FIXME|TBD|XXX)\b")
+
+
+def placeholders(text: str) -> list[str]:
+    """Return words of capitals outside code that stand for a text or a table that is still to be written."""
+    return PLACEHOLDER.findall(CODE.sub("", text))
+
+
+def test_no_page_has_a_placeholder():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 50
+    found = {str(page.relative_to(ROOT)): placeholders(page.read_text("utf-8")) for page in pages}
+    assert {page: words for page, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("as follows:\n\nMUTANT_TABLE\n", ["MUTANT_TABLE"]), ("TODO: widths", ["TODO"]),
+     ("set `PALEO_LITE_DATA`", []), ("```sh\nexport SOURCE_DATE_EPOCH=0\n```", []), ("ML.ENERGY, VRAM and FP8", [])],
+)  # fmt: skip
+def test_placeholders_are_told_from_names_in_code(text, found):
+    assert placeholders(text) == found
+
+
+def test_the_readme_lists_the_extras_of_a_user():
+    """Extras for building the documentation and for tests are for contributors."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = {name for name in declared if name != "docs" and not name.startswith("test")}
+    readme = (ROOT / "README.md").read_text()
+    assert set(re.findall(r"\[(\w+)\]`", readme)) == extras
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "how-to" / "install.md").read_text(), re.MULTILINE)
+    assert set(rows) == extras
 
 
 def sources_of(path: Path) -> list[str]:
