@@ -136,11 +136,11 @@ def fit_memory(
         return fit
     device = machine.device
 
-    def rank(candidates: Iterable[CandidateRemedy], less_than_bytes: float) -> list[tuple[Any, MemoryRemedy]]:
-        """Return the candidates that need less memory than some bytes as remedies, each with its key."""
+    def rank(candidates: Iterable[CandidateRemedy], helps: Callable[[float], bool]) -> list[tuple[Any, MemoryRemedy]]:
+        """Return the candidates whose bytes help as remedies, each with its key."""
         ranked = []
         for candidate in candidates:
-            remedy = _remedy_of(candidate, device, less_than_bytes, shard)
+            remedy = _remedy_of(candidate, device, helps, shard)
             if remedy is None:
                 continue
             if prediction is not None and answers is not None:
@@ -153,19 +153,20 @@ def fit_memory(
         return sorted(ranked, key=lambda pair: pair[0])
 
     candidates = list(_candidate_remedies(workload, device, fit.largest_batch, answers))
-    ranked = rank(candidates, fit.memory.total_bytes)
+    ranked = rank(candidates, lambda total: total < fit.memory.total_bytes)
     if not any(remedy.fits for _, remedy in ranked):
-        ranked = rank(_pairs_of_remedies(workload, candidates), usable_bytes(device) + 1)[:MOST_PAIRS] + ranked
+        pairs = rank(_pairs_of_remedies(workload, candidates), lambda total: total <= usable_bytes(device))
+        ranked = pairs[:MOST_PAIRS] + ranked
     return msgspec.structs.replace(fit, remedies=tuple(remedy for _, remedy in ranked))
 
 
 def _remedy_of(
     candidate: CandidateRemedy,
     device: Device,
-    less_than_bytes: float,
+    helps: Callable[[float], bool],  # whether as many bytes are few enough for a remedy
     shard: Callable[[CandidateRemedy], ShardedStep | None] | None,
 ) -> MemoryRemedy | None:
-    """Return a candidate with its memory and no time; None if it does not need less memory than some bytes."""
+    """Return a candidate with its memory and no time; None if its bytes do not help."""
     shards, usable = SHARDS if candidate.zero_stage else 1, usable_bytes(device)
     if candidate.zero_stage and shard is not None:
         sharded = shard(candidate)
@@ -175,12 +176,12 @@ def _remedy_of(
     else:
         total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
         total -= paged_out_bytes(candidate.workload, device)
-        if total >= less_than_bytes:
+        if not helps(total):
             return None
         largest_with_remedy = largest_batch(
             candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
         )
-    if total >= less_than_bytes:
+    if not helps(total):
         return None
     largest_micro_batch = None
     if largest_with_remedy is not None:
