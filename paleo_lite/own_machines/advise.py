@@ -60,7 +60,7 @@ def rank_formats(
     best = rows[0].weights if rows[0].is_whole else None
     losses = (LOSS_NOTE,) if any(row.weights in DIFFERING_TOKENS for row in rows) else ()
     hosts = _describe_hosts(rows, [row.weights for row in rows], [cpu])
-    notes = (BEST_NOTE, *losses, *rows[0].notes, *hosts, *_describe_left_out(failures))
+    notes = (BEST_NOTE, *losses, *rows[0].notes, *hosts, *_describe_left_out(failures, "formats"))
     return LocalAdvice(rows[0].network, rows[0].context, "formats", tuple(rows), (best,) * len(rows), notes)
 
 
@@ -103,14 +103,14 @@ def _nearest(failures: Sequence[NotFitting]) -> NotFitting:
     return min(failures, key=lambda failure: failure.needed_bytes - failure.there_bytes)
 
 
-def _describe_left_out(failures: Sequence[NotFitting]) -> list[str]:
-    """Return what does not fit, with the memory that it needs and has; of many the nearest."""
+def _describe_left_out(failures: Sequence[NotFitting], ranked: str) -> list[str]:
+    """Return which of the ranked formats or devices do not fit, with needed and present memory; of many the nearest."""
     if not failures:
         return []
     if len(failures) <= NAMED:
         return [f"left out, as it does not fit: {', '.join(failure.describe() for failure in failures)}"]
     nearest = _nearest(failures).describe()
-    return [f"left out, as they do not fit: {len(failures)} devices or formats, the nearest of them {nearest}"]
+    return [f"left out, as they do not fit: {len(failures)} {ranked}, the nearest of them {nearest}"]
 
 
 def _describe_hosts(rows: Sequence[LocalPrediction], names: Sequence[str], cpus: Iterable[Device | None]) -> list[str]:
@@ -155,7 +155,7 @@ def rank_devices(
     notes = (
         "each device in the same format; the best format is the one with the most bits that is wholly on it",
         *_describe_hosts(rows, [row.device for row in rows], [cpu for _, cpu in devices]),
-        *_describe_left_out(failures),
+        *_describe_left_out(failures, "devices"),
     )
     return LocalAdvice(contents.name, rows[0].context, "devices", tuple(rows), tuple(best), notes)
 

@@ -187,7 +187,10 @@ PLAUSIBLE = {
     "max_sequences": (1, 8192),
     "block_tokens": (1, 128),
 }
-"""Range of each limit and time of servers that their documentation, or a measurement of any of them, has."""
+"""Range of each limit and time of servers for a check of units alone: wide enough for any server, without a source.
+
+A time in milliseconds, bytes in GB and a share in percent are outside; values have their sources in the records.
+"""
 
 
 @pytest.mark.parametrize("name", SERVERS)
