@@ -7,19 +7,31 @@ no batch to the next size (``CudaGraphConfig`` in tensorrt_llm/llmapi/llm_args.p
 
 from __future__ import annotations
 
+from functools import cache
+
 import msgspec
 
 from ..engines.kernels import ExpertsKernel
 from ..engines.records import KERNELS
+from ..files import read_shipped
 from .iteration_times import IterationTimes, ScheduledTokens, as_table
 from .kernel_timer import device_kernels
 from .placement import ModelOnDevice
 
-LAUNCH_S = 55e-6
-"""Time in which the host of an engine launches a kernel outside of a graph, with the operations around it.
 
-It was fitted to rollouts of vLLM without graphs (``launch_s`` in calibrations/reinforcement.toml).
-"""
+class _FittedLaunch(msgspec.Struct, frozen=True):
+    """The constant of rollouts without graphs that servers share, of those in calibrations/reinforcement.toml."""
+
+    launch_s: float
+
+
+@cache
+def eager_launch_s() -> float:
+    """Return the time in which the host of an engine launches a kernel outside of a graph, with what is around it.
+
+    It was fitted to rollouts of vLLM without graphs.
+    """
+    return read_shipped("reinforcement.toml", _FittedLaunch).launch_s
 
 
 def count_launches(on_device: ModelOnDevice, context: float) -> int:

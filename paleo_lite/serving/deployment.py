@@ -24,7 +24,7 @@ from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .admission import Admission
 from .cache import CacheRoom, NoCacheRoom, cached_tensors, sufficient_fraction
-from .captured_graphs import LAUNCH_S, count_launches, with_launches
+from .captured_graphs import count_launches, eager_launch_s, with_launches
 from .causes import RemainingWidths, causes_of_iterations, causes_of_users, remaining_widths
 from .drafts import HEADS
 from .elastic import Elasticity
@@ -345,7 +345,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             return tables
         context = mean_context(traffic)
         launches = count_launches(self.on_device, context)
-        return with_launches(tables, LAUNCH_S * launches, context, captured, self.tokens_per_sequence)
+        return with_launches(tables, eager_launch_s() * launches, context, captured, self.tokens_per_sequence)
 
 
 class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
