@@ -163,13 +163,35 @@ def exposed_gather_s(
     groups: list[ReplicaGroup],
     parameter_bytes: float,  # of a device without sharding
     compute_s: float,  # of the forward pass that gathers them, block by block
-    config: ParallelConfig,
-    exposed_sharding: float,  # as of `gradient_communication_s`
+    settings: Settings,
+    exposed_sharding: float,  # as of `_hidden_sharding_s`
 ) -> float:
     """Return the time of a forward pass that computation does not hide, in which sharded parameters are gathered."""
+    config = settings.parallel or ParallelConfig()
     exchange = _exchange_between_replicas(topology, groups, parameter_bytes, 0.0, config, None)
-    inside_s = min(exchange.inside_gather_s, exchange.gather_s)
-    return exchange.gather_s - min(exchange.gather_s - exposed_sharding * inside_s, compute_s)
+    hidden_s = _hidden_sharding_s(exchange.gather_s, exchange.inside_gather_s, compute_s, settings, exposed_sharding)
+    return exchange.gather_s - hidden_s
+
+
+def _hidden_sharding_s(
+    communication_s: float,
+    inside_s: float,  # of which inside a node, were it not for other nodes
+    compute_s: float,
+    settings: Settings,
+    exposed_sharding: float,
+) -> float:
+    """Return the part of the exchange of sharded parameters and their gradients that computation hides.
+
+    Its kernels take multiprocessors from the computation that should hide them, so that a share of the time that they
+    take inside a node is not hidden (`TrainingConstants.exposed_sharding`); waiting for other nodes takes none.
+    """
+    overlappable_s = min(communication_s - exposed_sharding * min(inside_s, communication_s), compute_s)
+    return _hidden_s(overlappable_s, settings)
+
+
+def _hidden_s(overlappable_s: float, settings: Settings) -> float:
+    """Return what is hidden of the communication that computation could hide."""
+    return settings.overlap_efficiency * overlappable_s if settings.overlap else 0.0
 
 
 def gradient_communication_s(
@@ -185,9 +207,7 @@ def gradient_communication_s(
     """Return the time of gradient and parameter communication between replicas, and the part hidden by computation.
 
     FSDP and ZeRO stage 3 gather the parameters of each block for the forward and for the backward pass of every
-    micro-batch. Its kernels take multiprocessors from the computation that should hide them, so that a share of the
-    time that they take inside a node is not hidden (`TrainingConstants.exposed_sharding`); waiting for other nodes
-    takes none. Other gradients are exchanged during the backward pass of the last micro-batch.
+    micro-batch. Other gradients are exchanged during the backward pass of the last micro-batch.
 
     The bytes are those of the parameters and, in the precision of their exchange, of the gradients of a device without
     sharding.
@@ -202,7 +222,7 @@ def gradient_communication_s(
         per_micro_batch_s = gathers * exchange.gather_s + exchange.reduce_s
         communication_s = per_micro_batch_s * micro_batches + exchange.between_nodes_s
         inside_s = (gathers * exchange.inside_gather_s + exchange.inside_reduce_s) * micro_batches
-        overlappable_s = min(communication_s - exposed_sharding * min(inside_s, communication_s), compute_s)
+        hidden_s = _hidden_sharding_s(communication_s, inside_s, compute_s, settings, exposed_sharding)
     else:
         reductions = micro_batches if sharding.reduces_every_micro_batch else 1
         exchanged_s = exchange.reduce_s * reductions
@@ -211,8 +231,7 @@ def gradient_communication_s(
             gathered_s = exchange.gather_s * sharding.gathers_per_step
         communication_s = exchanged_s + gathered_s
         # The exchange overlaps with the backward pass (two thirds of the computation) of its micro-batches.
-        overlappable_s = min(exchanged_s, compute_s * 2 / 3 * reductions / micro_batches)
-    hidden_s = settings.overlap_efficiency * overlappable_s if settings.overlap else 0.0
+        hidden_s = _hidden_s(min(exchanged_s, compute_s * 2 / 3 * reductions / micro_batches), settings)
     return communication_s, hidden_s
 
 

@@ -114,9 +114,7 @@ def time_trainer(
     slots = micro_batches + (plan.config.pipeline - 1) / plan.config.virtual_stages
     micro_batch_s = micro_batch_forward_s(job, topology, settings, plan)
     forward_s = slots * micro_batch_s
-    once_s = float(step.update_s + plan.costs.overhead_s) + _exposed_gradients_s(step)
-    exchange_s = float(step.exposed_s) if waits_for_shards else 0.0
-    passes_s = float(step.time_s) - once_s - exchange_s
+    once_s, exchange_s, passes_s = split_step(step, plan.costs.overhead_s, waits_for_shards=waits_for_shards)
     # Other stacks have the same kernels of attention, which long sequences fill.
     attention_s = (0.0, 0.0) if is_tuned else attention_of_passes_s(job, settings, plan)
 
@@ -133,7 +131,7 @@ def time_trainer(
             plan.groups,
             plan.longest.model_state_bytes[0],
             micro_batch_s,
-            plan.config,
+            msgspec.structs.replace(settings, parallel=plan.config),
             plan.costs.exposed_sharding,
         )
     # Device and host work at the same time; FSDP lets the host run ahead by two units at most.
@@ -180,9 +178,23 @@ def _largest_memory(largest: LargestMicroBatch, topology: Topology, settings: Se
     return float(step.memory_bytes), {name: getattr(plan.config, name) for name in names}
 
 
-def _exposed_gradients_s(step: Step) -> float:
-    """Return the exposed exchange of gradients of a step, where its stages state it."""
-    return 0.0 if step.pipeline is None else float(step.pipeline.gradients_s)
+class SplitStep(NamedTuple):
+    """Parts of a training step in seconds, which add up to it."""
+
+    once_s: float  # the optimizer, the overhead, and gradients that are exchanged after the last micro-batch
+    exchange_s: float  # other exchange that waits for links, not for kernels
+    passes_s: float  # the rest
+
+
+def split_step(step: Step, overhead_s: float, *, waits_for_shards: bool) -> SplitStep:
+    """Return the parts of a step, whose exposed exchange is apart from the passes where ranks wait for parameters.
+
+    The stages of a pipeline state which of it is of gradients.
+    """
+    gradients_s = 0.0 if step.pipeline is None else float(step.pipeline.gradients_s)
+    once_s = float(step.update_s) + overhead_s + gradients_s
+    exchange_s = float(step.exposed_s) - gradients_s if waits_for_shards else 0.0
+    return SplitStep(once_s, exchange_s, float(step.time_s) - once_s - exchange_s)
 
 
 def micro_batch_forward_s(job: Job, topology: Topology, settings: Settings, plan: Plan) -> float:

@@ -16,9 +16,10 @@ import paleo_lite as pl
 from paleo_lite.api.reinforcement import predict_trainer
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.distributed.job import Job
+from paleo_lite.distributed.job import Job, Step
 from paleo_lite.distributed.links import LinkRate, Topology
 from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.pipeline_schedule import StageTimes
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.distributed.stage_communication import activation_communication_s, exchange_of, exposed_gather_s
@@ -26,7 +27,7 @@ from paleo_lite.distributed.stage_memory import ReplicaGroup
 from paleo_lite.distributed.step_plan import plan_step
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.reinforcement.constants import rl_constants
-from paleo_lite.reinforcement.trainer import Batching, micro_batch_forward_s, relative_work, slowest_rank
+from paleo_lite.reinforcement.trainer import Batching, micro_batch_forward_s, relative_work, slowest_rank, split_step
 from paleo_lite.reinforcement.weights import swap_s
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.training_options import TrainingOptions
@@ -117,8 +118,30 @@ def test_a_forward_pass_waits_for_the_parameters_of_other_ranks(compute_s: float
     topology = Topology(None, 8, LinkRate("wire", 100e9), 1, None)
     groups = [ReplicaGroup(1.0, 8, 1)]
     config = ParallelConfig(sharding="full-shard")
-    waited_s = exposed_gather_s(topology, groups, 40e9, compute_s, config, exposed_sharding=0.8)
-    assert waited_s == pytest.approx(expected_s)
+    settings = Settings(parallel=config)
+    for changes, hidden_share in (({}, 1), ({"overlap_efficiency": 0.5}, 0.5), ({"overlap": False}, 0)):
+        changed = msgspec.structs.replace(settings, **changes)
+        waited_s = exposed_gather_s(topology, groups, 40e9, compute_s, changed, exposed_sharding=0.8)
+        assert waited_s == pytest.approx(0.35 - hidden_share * (0.35 - expected_s))
+
+
+@pytest.mark.parametrize(
+    ("waits_for_shards", "gradients_s", "expected"),
+    [
+        (False, None, (2.5, 0.0, 12.5)),
+        (False, 1.0, (3.5, 0.0, 11.5)),
+        (True, None, (2.5, 3.0, 9.5)),
+        (True, 1.0, (3.5, 2.0, 9.5)),
+    ],
+)
+def test_no_part_of_a_step_is_counted_twice(
+    waits_for_shards: bool, gradients_s: float | None, expected: tuple[float, float, float]
+) -> None:
+    """By hand: passes of 10 s with an overhead of 0.5, 3 s of links, 1 of them for gradients, and an update of 2."""
+    stages = None if gradients_s is None else StageTimes((1.0,), (2.0,), (0.0,), (), 1, gradients_s=gradients_s)
+    step = Step(compute_s=10.0, communication_s=4.0, exposed_s=3.0, update_s=2.0, pipeline=stages)
+    assert split_step(step, 0.5, waits_for_shards=waits_for_shards) == pytest.approx(expected)
+    assert sum(expected) == step.time_s
 
 
 FULL_SHARD: dict[str, Any] = {
