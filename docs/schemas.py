@@ -150,7 +150,7 @@ _OF_RL = {
     "gpu_name rollout_precision algorithm framework limited_by trainer settings model": str,
     "trainer_devices rollout_devices steps_off samples updates tensors": int, "is_colocated": bool,
     "phases exposed": Numbers, "trainer_s rollouts_s mean_tokens bubble imbalance rollout_bytes usable_bytes": float,
-    "trainer_bytes transferred_bytes tokens_per_s_per_device usd_per_step": Number,
+    "trainer_bytes transferred_bytes gathered_bytes tokens_per_s_per_device usd_per_step": Number,
     "rollouts": dict[str, Any] | None, "totals": dict[str, Any] | None, "divisions": list[dict[str, Any]],
     "site": Site | None,
 }  # fmt: skip

@@ -32,7 +32,14 @@ from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, LargestMicroBatch, TrainerTimes, time_trainer
-from ..reinforcement.weights import WeightTransfer, gather_blocks, has_host_link, swap_s, transfer_weights
+from ..reinforcement.weights import (
+    TransferRoute,
+    WeightTransfer,
+    gather_blocks,
+    has_host_link,
+    swap_s,
+    transfer_weights,
+)
 from ..serving.cache import NoCacheRoom
 from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
@@ -456,12 +463,14 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
         network,
         question.used_rollout_precision,
         learned_topology(devices.topology, devices.device, evidence, TRAINING),
-        asked or usual,
-        question.rollout_tensor,
+        TransferRoute(
+            asked or usual,
+            devices.trainer,
+            question.rollout_tensor,
+            0 if question.uses_megatron else framework.master_gathers,
+        ),
         constants,
-        senders=devices.trainer,
         adapters=adapters,
-        master_gathers=0 if question.uses_megatron else framework.master_gathers,
     )
 
 

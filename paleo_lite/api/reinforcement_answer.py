@@ -81,6 +81,7 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         rollout_bytes=rollout_bytes,
         usable_bytes=usable_bytes(device),
         transferred_bytes=0.0 if parts.transfer is None else parts.transfer.bytes,
+        gathered_bytes=0.0 if parts.transfer is None else parts.transfer.gathered_bytes,
         tensors=0 if parts.transfer is None else parts.transfer.tensors,
         price_usd_per_h=price,
         totals=None,

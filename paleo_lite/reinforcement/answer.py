@@ -82,7 +82,9 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
     trainer_bytes, rollout_bytes : float
         Peak memory of a device in each phase.
     transferred_bytes, tensors : float and int
-        Weights of a step that travel to the busiest device.
+        Weights of a step that are handed over to the busiest device, or by it.
+    gathered_bytes : float
+        Weights in fp32 that a device of the trainer gathers before; 0 where it hands over those that it has.
     totals : RlTotals or None
         Hours, cost and energy of the steps asked for.
     divisions : list of RlRow
@@ -129,6 +131,7 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
     rollout_bytes: float
     usable_bytes: float
     transferred_bytes: float
+    gathered_bytes: float
     tensors: int
     price_usd_per_h: float | None
     totals: RlTotals | None

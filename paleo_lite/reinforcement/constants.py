@@ -42,7 +42,10 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resharded_tensor_s: float  # the same of parts that go straight to their places
     converted_s: float
     handover_s: float  # time in which a transfer starts and ends
-    gathered_master_bytes_per_s: float  # of weights in fp32 that FSDP gathers into memory which it reserves and frees
+    # Rates of weights in fp32 that FSDP gathers into memory which it reserves and frees: of all weights beside the time
+    # of the link, and of blocks for the adapters in them, with the link. They were fitted as one.
+    gathered_master_bytes_per_s: float
+    gathered_blocks_bytes_per_s: float
     port_share: float
     broadcast_share: float
     resharding_share: float

@@ -25,10 +25,20 @@ class WeightTransfer(NamedTuple):
     """The way of the weights of one step."""
 
     time_s: float
-    bytes: float  # that the busiest device receives or sends
+    bytes: float  # that are handed over to the busiest device, or by it
     tensors: int
     bytes_per_s: float  # rate of the slowest link on the way
+    gathered_bytes: float = 0.0  # in fp32 that a device of the trainer gathers before, of all times together
     wakes_engine: bool = True  # whether an engine on the same devices gets new weights, for which it wakes anew
+
+
+class TransferRoute(NamedTuple):
+    """What a framework and its engines make of a transfer."""
+
+    path: str  # one of `frameworks.TRANSFERS`
+    senders: int  # devices of the trainer
+    rollout_tensor: int
+    master_gathers: int = 0  # times that a trainer gathers its weights in fp32 beforehand; 0 if it sends those it has
 
 
 def count_tensors(layers: Iterable[Layer]) -> int:
@@ -40,32 +50,33 @@ def transfer_weights(
     network: Network,
     precision: str,  # of the rollouts, in which weights travel
     topology: Topology,  # all devices of trainer and engines
-    path: str,  # one of `frameworks.TRANSFERS`
-    rollout_tensor: int,
+    route: TransferRoute,
     constants: RlConstants,
     *,
-    senders: int,  # devices of the trainer
     adapters: Sequence[Layer] = (),  # layers of the adapters where they alone are transferred
-    master_gathers: int = 0,  # times that a trainer gathers its weights in fp32 beforehand; 0 if it sends those it has
 ) -> WeightTransfer:
-    """Return how new weights reach the engines."""
+    """Return how new weights reach the engines.
+
+    What a trainer gathers in fp32 goes over the link, and into memory which it reserves and frees. Engines on the same
+    devices then take the weights without the link.
+    """
     tensors = count_tensors(adapters or network.layers)
     parameters = sum(layer.parameters for layer in adapters) if adapters else network.parameters
     number_bytes = max(bytes_per_number(precision), 1.0)
-    total_bytes = parameters * number_bytes
-    received_bytes = total_bytes
-    if path == RESHARDED:
-        received_bytes = total_bytes / min(senders, max(rollout_tensor, 1))
-    rate = _transfer_rate(topology, path, constants)
-    master_bytes = master_gathers * MASTER_BYTES * parameters
-    if path == GATHERED and master_gathers:
-        received_bytes = master_bytes
-    seconds = received_bytes / rate + master_bytes / constants.gathered_master_bytes_per_s if rate else 0.0
+    received_bytes = parameters * number_bytes
+    if route.path == RESHARDED:
+        received_bytes /= min(route.senders, max(route.rollout_tensor, 1))
+    rate = _transfer_rate(topology, route.path, constants)
+    # A single device has all weights.
+    gathered_bytes = float(route.master_gathers * MASTER_BYTES * parameters) if rate else 0.0
+    linked_bytes = gathered_bytes if route.path == GATHERED and gathered_bytes else received_bytes
+    seconds = linked_bytes / rate + gathered_bytes / constants.gathered_master_bytes_per_s if rate else 0.0
     # Slices of tensors that go straight to their places are neither gathered nor named, but matched beforehand.
-    tensor_s = constants.resharded_tensor_s if path == RESHARDED else constants.tensor_s
+    tensor_s = constants.resharded_tensor_s if route.path == RESHARDED else constants.tensor_s
     if number_bytes < 2:
         tensor_s += constants.converted_s
-    return WeightTransfer(constants.handover_s + seconds + tensors * tensor_s, received_bytes, tensors, rate)
+    time_s = constants.handover_s + seconds + tensors * tensor_s
+    return WeightTransfer(time_s, received_bytes, tensors, rate, gathered_bytes)
 
 
 UNIT_PASSES_OF_GATHERED_BLOCKS = 2
@@ -86,14 +97,16 @@ def gather_blocks(
     verl gathers whole blocks, of which it takes the adapters (`layered_summon_lora_params`, verl/utils/fsdp_utils.py).
     The engine sleeps with its weights in the memory of the host, and takes them back before it gets the adapters.
     """
-    gathered_s = MASTER_BYTES * network.parameters / constants.gathered_master_bytes_per_s
+    gathered_bytes = float(MASTER_BYTES * network.parameters)
+    gathered_s = gathered_bytes / constants.gathered_blocks_bytes_per_s
     units_s = UNIT_PASSES_OF_GATHERED_BLOCKS * constants.unit_s * len(adapters)
     sent_bytes = MASTER_BYTES * float(sum(layer.parameters for layer in adapters))
     return WeightTransfer(
         constants.handover_s + wake_s + gathered_s + units_s,
         sent_bytes,
         count_tensors(adapters),
-        constants.gathered_master_bytes_per_s,
+        constants.gathered_blocks_bytes_per_s,
+        gathered_bytes,
         wakes_engine=False,
     )
 

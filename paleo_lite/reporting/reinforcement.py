@@ -73,9 +73,9 @@ def _facts(answer: RlAnswer) -> list[tuple[str, str]]:
         )
     )
     if answer.tensors:
-        facts.append(
-            ("weights", f"{format_si(answer.transferred_bytes, 'B', 3)} in {answer.tensors:,} tensors to the engines")
-        )
+        gathered = f"{format_si(answer.gathered_bytes, 'B', 3)} gathered in fp32, " if answer.gathered_bytes else ""
+        sent = f"{format_si(answer.transferred_bytes, 'B', 3)} in {answer.tensors:,} tensors to the engines"
+        facts.append(("weights", gathered + sent))
     facts += _amounts(answer)
     facts.append(("time model", answer.model))
     return facts

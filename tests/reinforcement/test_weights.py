@@ -15,7 +15,7 @@ from paleo_lite.distributed.platforms import usual_computer
 from paleo_lite.machines import find_device
 from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
-from paleo_lite.reinforcement.weights import count_tensors, gather_blocks, swap_s, transfer_weights
+from paleo_lite.reinforcement.weights import TransferRoute, count_tensors, gather_blocks, swap_s, transfer_weights
 from paleo_lite.timing.fine_tuning import FineTuning, adapt_layers, adapter_products
 from paleo_lite.timing.offload import host_bandwidth_bytes_per_s
 
@@ -26,7 +26,8 @@ def moved(network: str, path: str, devices: int = 32, precision: str = "bf16", *
     topology = computer.topology(devices)
     network_moved = find_network(network)
     senders, constants = devices // 2, rl_constants()
-    found = transfer_weights(network_moved, precision, topology, path, 4, constants, senders=senders, **changes)
+    route = TransferRoute(path, senders, rollout_tensor=4)
+    found = transfer_weights(network_moved, precision, topology, route, constants, **changes)
     return found.time_s
 
 
@@ -80,10 +81,11 @@ def test_adapters_that_are_units_are_gathered_with_their_blocks() -> None:
     """By hand: 14 matrices of each of 24 blocks at two forward passes, all weights in fp32, and those of the engine."""
     network = find_network("qwen2.5-0.5b")
     adapters = adapter_products(adapt_layers(network.layers, FineTuning(lora_rank=32)))
-    constants = msgspec.structs.replace(rl_constants(), handover_s=0.5, unit_s=1e-3, gathered_master_bytes_per_s=10e9)
+    constants = msgspec.structs.replace(rl_constants(), handover_s=0.5, unit_s=1e-3, gathered_blocks_bytes_per_s=10e9)
     found = gather_blocks(network, adapters, constants, wake_s=0.25)
     assert found.time_s == pytest.approx(0.5 + 0.25 + 2e-3 * 24 * 14 + 4 * network.parameters / 10e9)
     assert found.tensors == 24 * 14 and not found.wakes_engine
+    assert found.gathered_bytes == 4 * network.parameters
 
 
 def test_weights_in_fp32_are_gathered_twice_before_they_are_handed_over() -> None:
@@ -92,9 +94,10 @@ def test_weights_in_fp32_are_gathered_twice_before_they_are_handed_over() -> Non
     assert computer is not None
     no_overheads = {"handover_s": 0.0, "tensor_s": 0.0, "port_share": 1.0}
     constants = msgspec.structs.replace(rl_constants(), gathered_master_bytes_per_s=50e9, **no_overheads)
-    found = transfer_weights(network, "bf16", computer.topology(8), GATHERED, 2, constants, senders=8, master_gathers=2)
+    route = TransferRoute(GATHERED, senders=8, rollout_tensor=2, master_gathers=2)
+    found = transfer_weights(network, "bf16", computer.topology(8), route, constants)
     gathered_bytes = 2 * 4 * network.parameters
-    assert found.bytes == gathered_bytes
+    assert found.gathered_bytes == gathered_bytes and found.bytes == 2 * network.parameters
     assert found.time_s == pytest.approx(gathered_bytes / 450e9 + gathered_bytes / 50e9)
 
 
@@ -102,8 +105,24 @@ def test_only_fsdp_of_verl_gathers_weights_in_fp32() -> None:
     """Megatron-LM of verl has weights in 16 bits; FSDP keeps them in fp32, and gathers them twice."""
     question = pl.Rl("qwen2.5-7b", gpu="a100-sxm-80gb", workers=8, framework="verl", rollout_tensor=2)
     parameters = find_network("qwen2.5-7b").parameters
-    assert predict_transfer(question).bytes == 2 * 4 * parameters
-    assert predict_transfer(replace(question, tensor=2)).bytes == 2 * parameters
+    assert predict_transfer(question).gathered_bytes == 2 * 4 * parameters
+    assert predict_transfer(replace(question, tensor=2)).gathered_bytes == 0
+
+
+@pytest.mark.parametrize(("precision", "number_bytes"), [("bf16", 2), ("fp8", 1)])
+def test_engines_get_weights_in_their_precision_whatever_was_gathered(precision: str, number_bytes: int) -> None:
+    """Of 8.19e9 weights of Qwen3-8B, 16.4 GB in bf16 and 8.2 GB in fp8, after 4 bytes of each twice."""
+    answer = pl.rl("qwen3-8b", gpu="h100-sxm", workers=8, framework="verl", rollout_precision=precision)
+    parameters = find_network("qwen3-8b").parameters
+    assert (answer.gathered_bytes, answer.transferred_bytes) == (8 * parameters, number_bytes * parameters)
+    sent = dict(answer.document().facts)["weights"]
+    assert sent.startswith("65.5 GB gathered in fp32, ")
+    assert f"{'16.4' if precision == 'bf16' else '8.19'} GB in 399 tensors to the engines" in sent
+
+
+def test_a_single_device_gathers_nothing() -> None:
+    question = pl.Rl("qwen2.5-0.5b", gpu="h100-sxm", workers=1, framework="verl")
+    assert predict_transfer(question).gathered_bytes == 0
 
 
 def test_an_engine_takes_its_weights_back_before_it_gets_adapters() -> None:

@@ -20,7 +20,7 @@ from paleo_lite.reinforcement.constants import RlConstants, rl_constants
 from paleo_lite.reinforcement.rollouts import BLACKWELL
 from paleo_lite.reinforcement.weights import has_coherent_host
 
-from .fit_parts import FittedPart, part_s, share_of
+from .fit_parts import FITTED_TOGETHER, FittedPart, part_s, share_of
 from .published import RlMeasurement
 
 PRIOR = {
@@ -168,6 +168,7 @@ def _robust(errors: Any) -> Any:
 def with_fit(constants: RlConstants, measured: Sequence[RlPieces], parts: Sequence[FittedPart] = ()) -> RlConstants:
     """Return constants of which those are replaced that are fitted to some steps and parts."""
     fitted = {name: float(f"{value:.4g}") for name, value in fit(measured, parts).items()}
+    fitted |= {name: fitted[other] for name, other in FITTED_TOGETHER.items() if other in fitted}
     return msgspec.structs.replace(constants, **fitted)
 
 

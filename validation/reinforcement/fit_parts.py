@@ -26,6 +26,10 @@ SHARES = {BROADCAST: "broadcast_share", RESHARDED: "resharding_share", GATHERED:
 """Constants of the rates of the ways of weights."""
 
 
+FITTED_TOGETHER = {"gathered_blocks_bytes_per_s": "gathered_master_bytes_per_s"}
+"""Constants that have the value of another, as published steps do not tell them apart."""
+
+
 UNPINNED_SHARES = (1 / 8, 1 / 16)
 """Two shares of the link to the host, at which no number of devices reaches the whole link."""
 
@@ -64,9 +68,11 @@ def _transfer_part(row: RlMeasurement, constants: RlConstants) -> FittedPart:
     """Return the transfer of a row; in that of a whole step the engines wake on the same devices."""
     bare = dict.fromkeys(("tensor_s", "resharded_tensor_s", "converted_s", "handover_s", "unit_s"), 0.0)
     full_shares = dict.fromkeys(SHARES.values(), 1.0)
-    at_full_rates = msgspec.structs.replace(constants, **bare, **full_shares, gathered_master_bytes_per_s=math.inf)
+    gathering = dict.fromkeys(("gathered_master_bytes_per_s", *FITTED_TOGETHER), 1.0)
+    without_gathering = dict.fromkeys(gathering, math.inf)
+    at_full_rates = msgspec.structs.replace(constants, **bare, **full_shares, **without_gathering)
     wires = predict_transfer(row.question, at_full_rates)
-    gathered = predict_transfer(row.question, msgspec.structs.replace(at_full_rates, gathered_master_bytes_per_s=1.0))
+    gathered = predict_transfer(row.question, msgspec.structs.replace(at_full_rates, **gathering))
     divided = {"gathered_master_bytes_per_s": gathered.time_s - wires.time_s}
     scaled = {"handover_s": 1.0}
     if has_units(row):  # whose engine takes its weights back at the rate of pinned memory
