@@ -318,6 +318,8 @@ def why_not_run(deployment: Deployment) -> str:
         return ""
     others: dict[str, str] = {}  # the newest versions that run there, by their program
     for name, server in SERVERS.items():
+        if server.vendors and device.vendor not in server.vendors:
+            continue
         if server.capability.lowest and not server.capability.why_not_on(device, weights):
             others.setdefault(_VERSION.sub("", name), f"`--engine {name}`")
     verb = "runs" if len(others) == 1 else "run"

@@ -364,6 +364,16 @@ def test_command_is_printed_once_for_a_deployment_and_for_advice() -> None:
         ("llama-2-7b", {"gpu": "t4", "engine": "vllm-0.16", "weights": "fp8"}, "8.0 with weights in fp8"),
         ("llama-2-7b", {"gpu": "t4", "weights": "fp8"}, ""),  # Marlin since: Turing and Ampere in W8A16
         ("gpt-oss-20b", {"gpu": "v100-sxm2-32gb", "engine": "vllm-0.16"}, "8.0 with weights in mxfp4"),
+        # Marlin of 0.9 takes nvfp4 (pull request 17687) from Ampere on (get_min_capability of modelopt.py)
+        ("llama-2-7b", {"gpu": "t4", "engine": "vllm-0.13", "weights": "nvfp4"}, "8.0 with weights in nvfp4"),
+        ("gpt-oss-20b", {"gpu": "a100-sxm-80gb", "engine": "vllm-0.13"}, ""),
+        # Marlin of 0.7 takes fp8, but not in blocks (issue 13885)
+        ("llama-2-7b", {"gpu": "a100-sxm-80gb", "engine": "vllm-0.7", "weights": "fp8"}, ""),
+        ("llama-2-7b", {"gpu": "a100-sxm-80gb", "engine": "vllm-0.7", "weights": "fp8-block"}, "8.9 with weights in"),
+        ("llama-2-7b", {"gpu": "h100-sxm", "engine": "vllm-0.7", "weights": "fp8-block"}, ""),
+        # Supported hardware of 0.5.3: fp8 on Ampere
+        ("llama-2-7b", {"gpu": "t4", "engine": "vllm-0.5", "weights": "fp8"}, "8.0 with weights in fp8"),
+        ("llama-2-7b", {"gpu": "a100-sxm-80gb", "engine": "vllm-0.5", "weights": "fp8"}, ""),
         # SGLang's quickstart: sm75 and above
         ("llama-2-7b", {"gpu": "p100-pcie-16gb", "engine": "sglang", "weights": "awq"}, "needs compute capability 7.5"),
         # TensorRT-LLM's support matrix: Ampere without fp8, Ada with it
@@ -385,6 +395,36 @@ def test_engines_that_do_not_run_on_a_device_have_no_launch_command(
     (reason,) = reasons
     assert answer.launch_command is None
     assert reason.startswith("no launch command: ") and lacking in reason
+
+
+@pytest.mark.parametrize(
+    ("network", "engine", "weights"),
+    [
+        # gpt-oss in 0.10.1: pull request 22259, of August 2025
+        ("gpt-oss-20b", "vllm-0.5", "mxfp4"),
+        ("gpt-oss-20b", "vllm-0.7", "mxfp4"),
+        ("llama-2-7b", "vllm-0.5", "fp8-block"),  # "supported since v0.6.6": issue 11559
+        ("llama-2-7b", "vllm-0.7", "nvfp4"),  # first in the formats of --quantization of 0.8
+        ("llama-2-7b", "vllm-0.13", "mxfp8"),  # pull request 33786, of February 2026; 0.13 is of December 2025
+    ],
+)
+def test_older_versions_do_not_know_formats_that_came_later(network: str, engine: str, weights: str) -> None:
+    asked: dict[str, Any] = {"rate": 0.1, "input_tokens": 100, "output_tokens": 20, "num_requests": 20}
+    for gpu in ("a100-sxm-80gb", "h100-sxm"):
+        answer = pl.serve(network, gpu=gpu, engine=engine, weights=weights, **asked)
+        assert answer.launch_command is None
+        (reason,) = (note for note in answer.notes if f"does not know weights in {weights}" in note)
+        assert reason.startswith(f"no launch command: {engine} (") and "`--engine vllm`" in reason
+
+
+def test_no_engine_of_another_vendor_is_named() -> None:
+    """TensorRT-LLM, which knows mxfp4, is for the devices of NVIDIA."""
+    named = {}
+    for gpu in ("a100-sxm-80gb", "mi300x"):
+        answer = pl.serve("gpt-oss-20b", gpu=gpu, engine="vllm-0.5", rate=0.1, num_requests=20)
+        (reason,) = (note for note in answer.notes if "does not know weights in mxfp4" in note)
+        named[gpu] = set(re.findall(r"`--engine ([^`]+)`", reason))
+    assert named == {"a100-sxm-80gb": {"vllm", "sglang", "tensorrt-llm"}, "mi300x": {"vllm", "sglang"}}
 
 
 @pytest.mark.parametrize(

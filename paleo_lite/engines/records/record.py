@@ -193,13 +193,16 @@ class Capability(msgspec.Struct, frozen=True):
 
     lowest: float = 0.0
     weights: Mapping[str, float] = {}  # with weights in a format that needs a higher one
+    later_formats: tuple[str, ...] = ()  # formats of weights that came in with a later version
     sources: tuple[str, ...] = ()
 
     def why_not_on(self, device: Device, weights: str | None) -> str:
-        """Return what a device lacks to run weights in a format, as a clause about the engine; empty if it lacks none.
+        """Return what an engine or a device lacks for weights in a format, as a clause about the engine; empty if none.
 
         Only the devices of NVIDIA have compute capabilities.
         """
+        if weights in self.later_formats:
+            return f"does not know weights in {weights}"
         if device.vendor != "NVIDIA" or not device.capability:
             return ""
         of_device, of_format = float(device.capability), self.weights.get(weights or "", 0.0)

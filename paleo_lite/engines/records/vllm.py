@@ -258,6 +258,19 @@ VLLM_0_13 = structs.replace(
         chunk_cache_share=1.0,
     ),
     schedules_ahead=False,
+    capability=Capability(
+        7.0,
+        # Marlin takes blocks of fp8 from 0.9 on, nvfp4 from 0.9 and mxfp4 from 0.10.1 on.
+        weights={"awq": 7.5, "fp8": 8.0, "fp8-block": 8.0, "fp4": 8.0, "nvfp4": 8.0, "mxfp4": 8.0},
+        later_formats=("mxfp8",),
+        sources=(
+            "https://docs.vllm.ai/en/v0.11.2/features/quantization/ (supported hardware)",
+            "https://github.com/vllm-project/vllm/pull/16850 (blocks of fp8 in Marlin)",
+            "https://github.com/vllm-project/vllm/pull/17687 (nvfp4 in Marlin)",
+            "https://github.com/vllm-project/vllm/issues/23203 (get_min_capability of mxfp4.py is 80)",
+            "https://github.com/vllm-project/vllm/pull/33786 (mxfp8, of February 2026)",
+        ),
+    ),
     # Its own benchmarks ask for the most likely token, those of later versions for what the network's settings say
     # (https://github.com/vllm-project/vllm/pull/32723).
     usual_sampling=GREEDY,
@@ -285,6 +298,21 @@ VLLM_0_7 = structs.replace(
     mixes_whole_prompts=False,
     receive_option="--num-scheduler-steps",
     works_between_looks=False,
+    # Blocks of fp8 came in with DeepSeek-V3 in 0.6.6, for Triton's kernel, which needs units for fp8: Marlin did not
+    # take them yet.
+    capability=Capability(
+        7.0,
+        weights={"awq": 7.5, "fp8": 8.0, "fp8-block": 8.9},
+        later_formats=("fp4", "nvfp4", "mxfp4", "mxfp8"),
+        sources=(
+            "https://docs.vllm.ai/en/v0.6.4.post1/quantization/supported_hardware.html",
+            "https://github.com/vllm-project/vllm/pull/5975 (fp8 on Ampere)",
+            "https://github.com/vllm-project/vllm/issues/11559 (DeepSeek-V3 in 0.6.6)",
+            "https://github.com/vllm-project/vllm/issues/13885 (blocks of fp8 on Ampere)",
+            "https://docs.vllm.ai/en/v0.8.1/serving/engine_args.html (nvfp4, the first list of formats that has it)",
+            "https://github.com/vllm-project/vllm/pull/22259 (mxfp4, of August 2025)",
+        ),
+    ),
     sources=(
         "https://github.com/vllm-project/vllm/blob/v0.7.0/vllm/engine/arg_utils.py (256 sequences on every device)",
         "https://github.com/vllm-project/vllm/pull/10511 (memory of the context)",
@@ -303,6 +331,16 @@ VLLM_0_5 = structs.replace(
     # The CPU took 62% of the time of Llama 3 8B on an H100: 12 ms beside 7.5 ms of the device per iteration.
     overhead_s=12e-3,
     overhead_range_s=(6e-3, 24e-3),
+    capability=Capability(
+        7.0,
+        weights={"awq": 7.5, "fp8": 8.0},
+        later_formats=("fp8-block", "fp4", "nvfp4", "mxfp4", "mxfp8"),
+        sources=(
+            "https://docs.vllm.ai/en/v0.5.3/quantization/supported_hardware.html",
+            "https://docs.vllm.ai/en/v0.5.5/quantization/fp8.html (fp8 on Ampere)",
+            "https://github.com/vllm-project/vllm/issues/11559 (blocks of fp8 in 0.6.6)",
+        ),
+    ),
     sources=("https://blog.vllm.ai/2024/09/05/perf-update.html (shares of CPU and GPU before version 0.6)",),
 )
 
