@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from ..errors import BadValue
 from ..files import Paths
 from .completion import DEVICE, NETWORK
 from .names import Names
@@ -132,18 +131,6 @@ class CalibrationQuestion(FileNames, RecordedFacts):
     hardware_files: Sequence[str | Path] = option((), **HARDWARE_FILES)
 
 
-class SplitNames(Names):
-    """A part of the measurements that is held out; one that needs published measurements names the script for it."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; raise BadValue for a split of earlier versions, and UnknownName for any other."""
-        from .upgrade import MOVED_SPLITS
-
-        if str(value) in MOVED_SPLITS:
-            raise BadValue(MOVED_SPLITS[str(value)])
-        return super().convert(value, param, ctx)
-
-
 @dataclass(frozen=True)
 class ValidationQuestion(Options):
     """Cross-validate the time model: hold measurements out, predict them from the others, and report the errors.
@@ -159,7 +146,7 @@ class ValidationQuestion(Options):
         "also a sequence of `Measurement`."
     )
     split: str = option(
-        "network", type=SplitNames("split", ".calibration.validate:SPLITS"),
+        "network", type=Names("split", ".calibration.validate:SPLITS"),
         help="Groups that are held out one at a time.",
     )  # fmt: skip
     gpus: str | Sequence[str] = option(

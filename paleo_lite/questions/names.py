@@ -33,11 +33,16 @@ class Names(click.Choice):  # type: ignore[type-arg]
         self.case_sensitive = True
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; raise UnknownName if it is in none of the lists."""
+        """Return the name; raise BadValue for one of earlier versions, and UnknownName for any other unknown one."""
         text = str(value)
         if param is not None and text == param.default:
             return text  # the default is valid: do not import the lists
         if text not in self.choices:
+            from .upgrade import MOVED_NAMES
+
+            moved = MOVED_NAMES.get(self.category, {}).get(text)
+            if moved is not None:
+                raise BadValue(moved)
             raise UnknownName(self.category, text, self.choices)
         return text
 

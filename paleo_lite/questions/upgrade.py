@@ -159,12 +159,15 @@ MOVED_COMMANDS = {
 }
 """What became of the commands of earlier versions."""
 
-MOVED_SPLITS = {
-    split: f"`--split {split}` needs the published measurements of a checkout, and is `python -m validation accuracy "
-    f"--split {split}` there"
-    for split in ("layers", "profile", "collectives", "scaling")
+MOVED_NAMES = {
+    "split": {
+        split: f"`--split {split}` needs the published measurements of a checkout, and is "
+        f"`python -m validation accuracy --split {split}` there"
+        for split in ("layers", "profile", "collectives", "scaling")
+    },
+    "order": {"ppp": "`--sort ppp` is `--sort share` now, by the fraction of the peak"},
 }
-"""What became of the splits of `validate`."""
+"""What became of the values of options, by the category of `Names`."""
 
 MOVED_EVERYWHERE = {
     "--electricity": "is `--site electricity=PRICE` now",

@@ -185,6 +185,16 @@ def test_splits_of_0_1_0_exist_or_name_the_script_that_has_them(command: list[st
     assert f"`python -m validation accuracy --split {split}`" in said.stderr
 
 
+def test_the_order_of_kernels_of_0_1_0_names_the_new_one() -> None:
+    """At commit 376c5669 `kernels --sort` took time, rank and ppp; the last sorted by the share of the peak."""
+    said = CliRunner().invoke(main, ["kernels", "run.parquet", "--sort", "ppp"])
+    assert said.exit_code == 2 and "`--sort share`" in said.stderr and said.stderr.count("\n") == 1
+    kernels = find_command("kernels")
+    assert kernels is not None
+    values = {option.name: option.type for option in kernels.params}["order"]
+    assert {"time", "rank", "share"} <= set(getattr(values, "choices", ()))
+
+
 @pytest.mark.parametrize("name", ["PaleoError", "devices", "layers", "network_names", "predict", "scale", "trace"])
 def test_names_of_the_package_of_0_1_0_exist_or_name_their_successors(name: str) -> None:
     """The names are ``__all__`` of `paleo_lite` at commit 376c5669."""
