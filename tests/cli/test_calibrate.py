@@ -183,7 +183,7 @@ def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new:
         (["calibrations", "show", "nothing"], 2, "no calibration is called 'nothing'"),
         (["validate", "--data", "absent"], 1, "cannot be read"),
         (["validate"], 2, "Missing option '--data'"),
-        (["validate", "--data", ".", "--split", "layers"], 2, "no split is called 'layers'"),
+        (["validate", "--data", ".", "--split", "months"], 2, "no split is called 'months'"),
         (["predict", "vgg16", "--gpu", "xeon-8380", "--time-model", "calibrated"], 2, "needs a calibration"),
     ],
 )
