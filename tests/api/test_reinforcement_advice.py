@@ -26,14 +26,18 @@ def ask(**changes: Any) -> Any:
     return pl.rl(**{**SMALL, **changes})
 
 
+def degrees_of(row: Any) -> dict[str, int]:
+    names = ("rollout_tensor", "tensor", "pipeline", "context_parallel", "expert_parallel")
+    return {name: getattr(row, name) for name in names}
+
+
 @pytest.mark.parametrize(("options", "off"), [({}, 8), ({"steps_off": 0}, 0), ({"steps_off": 2}, 2)])
 def test_rollouts_of_advice_are_as_far_off_as_asked_or_as_the_framework_lets_them_be(options: Any, off: int) -> None:
     """prime-rl's rollouts are up to eight steps off (`max_off_policy_steps`), on devices of their own."""
     answer = ask(framework="prime-rl", advise=True, **options)
     assert {row.steps_off for row in answer.divisions} == {off}
     best = answer.divisions[0]
-    degrees = {"rollout_tensor": best.rollout_tensor, "context_parallel": best.context_parallel}
-    again = ask(framework="prime-rl", rollout_workers=best.rollout_workers, **degrees, **options)
+    again = ask(framework="prime-rl", rollout_workers=best.rollout_workers, **degrees_of(best), **options)
     assert again.time_s == pytest.approx(answer.time_s, rel=1e-12)
 
 
@@ -45,8 +49,7 @@ def test_advice_ranks_turns_and_devices_apart() -> None:
     assert times == sorted(times) and answer.time_s == times[0]
     assert {row.steps_off for row in answer.divisions} == {0, 1}
     best = answer.divisions[0]
-    degrees = {"rollout_tensor": best.rollout_tensor, "context_parallel": best.context_parallel}
-    again = ask(rollout_workers=best.rollout_workers, steps_off=best.steps_off, **degrees)
+    again = ask(rollout_workers=best.rollout_workers, steps_off=best.steps_off, **degrees_of(best))
     assert again.time_s == pytest.approx(best.time_s, rel=1e-12)
 
 
