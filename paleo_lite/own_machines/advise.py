@@ -108,9 +108,9 @@ def _describe_left_out(failures: Sequence[NotFitting], ranked: str) -> list[str]
     if not failures:
         return []
     if len(failures) <= NAMED:
-        return [f"left out, as it does not fit: {', '.join(failure.describe() for failure in failures)}"]
+        return [f"left out, as too large: {', '.join(failure.describe() for failure in failures)}"]
     nearest = _nearest(failures).describe()
-    return [f"left out, as they do not fit: {len(failures)} {ranked}, the nearest of them {nearest}"]
+    return [f"left out, as too large: {len(failures)} {ranked}, the nearest of them {nearest}"]
 
 
 def _describe_hosts(rows: Sequence[LocalPrediction], names: Sequence[str], cpus: Iterable[Device | None]) -> list[str]:

@@ -160,6 +160,22 @@ class LocalPrediction(Answer, msgspec.Struct, frozen=True):
         return self.prompt_tokens / self.prompt_s
 
 
+def binary_bytes(stated_bytes: float) -> float:
+    """Return the bytes of a memory of a computer, which is sold in binary gigabytes that data sheets call GB."""
+    return stated_bytes / 1e9 * 2**30
+
+
+def shared_bytes(device: Device, memory_bytes: float | None) -> float:
+    """Return the memory that a device and the processor that shares it may take together.
+
+    `memory_bytes` is that of this specimen, if it is not the memory on record.
+    """
+    stated = memory_bytes or device.memory_bytes
+    if device.memory.reported is None:
+        return binary_bytes(stated) - RESERVED_BYTES
+    return device.reported_memory_bytes * stated / device.memory_bytes - RESERVED_BYTES
+
+
 def usable_bytes(device: Device, memory_bytes: float | None = None) -> float:
     """Return the memory of a device that weights, cache and buffers may take.
 
@@ -168,10 +184,10 @@ def usable_bytes(device: Device, memory_bytes: float | None = None) -> float:
     """
     stated = memory_bytes or device.memory_bytes
     if device.vendor in UNIFIED_SHARES:
-        binary = stated / 1e9 * 2**30
+        binary = binary_bytes(stated)
         return binary * (UNIFIED_SHARES[device.vendor] if binary > 36 * 2**30 else 2 / 3)
     if maps_host_memory(device):
-        return stated / 1e9 * 2**30 * MOST_GRAPHICS_SHARE - RESERVED_BYTES
+        return binary_bytes(stated) * MOST_GRAPHICS_SHARE - RESERVED_BYTES
     return device.reported_memory_bytes * stated / device.memory_bytes - RESERVED_BYTES
 
 
@@ -287,8 +303,7 @@ def predict_local(
 
 def _check_shared_memory(contents: Contents, device: Device, needed_bytes: float, question: LocalQuestion) -> None:
     """Raise DoesNotFit if a device and the processor that shares its memory need more than there is."""
-    stated = question.memory_bytes or device.memory_bytes
-    there_bytes = stated / 1e9 * 2**30 - RESERVED_BYTES  # memory of computers is sold in binary gigabytes
+    there_bytes = shared_bytes(device, question.memory_bytes)
     if needed_bytes > there_bytes:
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} needs {needed_bytes / 1e9:.1f} GB, and {device.name} and its "
@@ -341,7 +356,7 @@ def _notes_of_run(
 
 def most_host_bytes(cpu: Device) -> float:
     """Return the memory that a processor usually takes at most, which is sold in binary gigabytes."""
-    return cpu.memory_bytes / 1e9 * 2**30
+    return binary_bytes(cpu.memory_bytes)
 
 
 def _notes_on_memory(
@@ -351,7 +366,7 @@ def _notes_on_memory(
     notes = []
     if (
         maps_host_memory(device)
-        and device_bytes > (stated_bytes or device.memory_bytes) / 1e9 * 2**30 * USUAL_GRAPHICS_SHARE
+        and device_bytes > binary_bytes(stated_bytes or device.memory_bytes) * USUAL_GRAPHICS_SHARE
     ):
         notes.append(
             "Linux lets the graphics use half of the memory by default: more needs another limit, `ttm.pages_limit` "
@@ -424,7 +439,7 @@ def _possible_placements(
             or_else = ", or more memory with `--device-memory`"
         elif question.engine.places:
             why = ", which shares its memory with its processor,"
-            is_enough = needed_gb * 1e9 <= device.memory_bytes / 1e9 * 2**30 - RESERVED_BYTES
+            is_enough = needed_gb * 1e9 <= shared_bytes(device, question.memory_bytes)
             or_else = ", or name a `--cpu`, which may use the rest" if is_enough else ""
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "

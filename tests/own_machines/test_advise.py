@@ -92,18 +92,18 @@ def test_a_mac_has_no_other_memory() -> None:
     advice = advise_local("llama-3.1-8b", ["apple-m4"], LocalQuestion(device_memory="16GB"))
     assert advice.rows[0].weights == "q8_0" and all(row.is_whole for row in advice.rows)
     # 8.03e9 weights without the 0.53e9 of the table, 4096 tokens of 128 KiB and the logits of 512; two thirds of 16 GiB
-    assert advice.notes[-1] == "left out, as it does not fit: f16 on Apple M4 (15.8 of 11.5 GB)"
+    assert advice.notes[-1] == "left out, as too large: f16 on Apple M4 (15.8 of 11.5 GB)"
 
 
 def test_a_ranking_says_what_comes_nearest_where_much_is_left_out() -> None:
     """243 GB of 405e9 weights in q4_k_m are more than any Mac has; three quarters of 192 GiB are the nearest."""
     notes = advise_local("llama-3.1-405b").notes
     (left_out,) = (note for note in notes if note.startswith("left out"))
-    assert re.match(r"left out, as they do not fit: \d+ devices, the nearest of them ", left_out)
+    assert re.match(r"left out, as too large: \d+ devices, the nearest of them ", left_out)
     assert left_out.endswith("q4_k_m on Apple M2 Ultra (244.3 of 154.6 GB)")
     notes = advise_local("llama-3.1-405b", ["apple-m2-ultra"]).notes
     (left_out,) = (note for note in notes if note.startswith("left out"))
-    assert re.match(r"left out, as they do not fit: \d+ formats, the nearest of them \w+ on Apple M2 Ultra ", left_out)
+    assert re.match(r"left out, as too large: \d+ formats, the nearest of them \w+ on Apple M2 Ultra ", left_out)
     with pytest.raises(DoesNotFit, match=r"none of 10 fits, .* nearest: llama-3\.1-405b in iq2_xxs needs 109"):
         advise_local("llama-3.1-405b", ["m4-max"])
 

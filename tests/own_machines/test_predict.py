@@ -310,6 +310,8 @@ def test_a_processor_is_named_only_where_the_rest_of_the_memory_is_enough():
     assert pl.local("glm-4.5-air", gpu="apple-m4-max", weights="q8_0", cpu="apple-m2-max-cpu").host_bytes > 0
     with pytest.raises(DoesNotFit, match=r"or a shorter context$"):
         pl.local("qwen3-235b-a22b", gpu="apple-m4-max", weights="q6_k")
+    with pytest.raises(DoesNotFit, match=r"or a shorter context$"):  # 64 GB in all
+        pl.local("glm-4.5-air", gpu="apple-m4-max", weights="q8_0", device_memory="64GB")
 
 
 def test_a_narrower_cache_that_makes_room_for_everything_is_named():
