@@ -215,7 +215,7 @@ def _divisions(run: _Run, available_bytes: float) -> Iterator[_Change]:
         sharing = workers // pipeline
         expert = math.gcd(sharing, experts)
         held = (network.parameters - of_experts) / tensor + of_experts / expert
-        is_frozen = run.job.workload.options.lora_rank is not None
+        is_frozen = run.job.workload.options.lora_rank > 0
         if pipeline == 1 or (not is_frozen and _HELD_BYTES * held / pipeline > available_bytes):
             continue
         sequence = " --communication sequence-parallel=yes" if tensor > 1 else ""
