@@ -242,6 +242,10 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)
             if evidence is not None and SERVER in evidence.kinds:
                 raise BadValue(f"a calibration from result files {NEEDS_KERNELS} and without `--pipeline`")
+        if workload.engine is None and network.is_speech_model:
+            raise BadValue(
+                f"a server of {network.name} {NEEDS_KERNELS} in 16 bits and fewer (got {machine.device.name})"
+            )
         if workload.engine is None:
             return placed
         degrees: dict[str, Any] = {"experts": experts, "attention_data": attention, "alpha": self.expert_load}
@@ -289,7 +293,7 @@ def find_decoder(name: str | Network) -> Network:
     """Return a language model as it computes one token per sequence."""
     if not (isinstance(name, str) and is_factory(name)):  # a factory or a folder is checked when it is traced
         network = find_network(name) if isinstance(name, str) else name
-        if not network.is_language_model:
+        if not (network.is_language_model or network.is_speech_model):
             raise BadValue(_why_no_server(network))
     return resolve_network(name, None, (), SequenceOptions(phase="decode"))
 
@@ -301,8 +305,8 @@ def _why_no_server(network: Network) -> str:
     except PaleoError:
         return f"`serve` needs a language model that writes text; {network.name} is not one"
     return (
-        f"`serve` needs a language model without an encoder, and {network.name} has one: `predict {network.name} "
-        "--phase prefill` and `--phase decode` answer for a batch of its requests"
+        f"`serve` needs a language model without an encoder of text, and {network.name} has one: "
+        f"`predict {network.name} --phase prefill` and `--phase decode` answer for a batch of its requests"
     )
 
 

@@ -92,6 +92,11 @@ LANGUAGE_MODELS = "language models"
 TEXT_ENCODERS = "text encoders"
 """Group of the encoders of text, such as BERT."""
 
+SPEECH_MODELS = "speech models"
+"""Group of the networks whose encoder reads sound, and whose decoder writes what is said, such as Whisper."""
+
+DECODER_ALONE = "the decoder alone: the encoder runs with the prompt, and its weights are not included"
+"""Note on a step of decoding of a network with an encoder."""
 
 MODEL_CARDS = "https://huggingface.co/"
 """Start of the addresses of model cards on the Hugging Face Hub, before the repository."""
@@ -198,6 +203,11 @@ class Network(NamedTuple):
     def is_language_model(self) -> bool:
         """Whether the network is a decoder of text."""
         return self.group == LANGUAGE_MODELS
+
+    @property
+    def is_speech_model(self) -> bool:
+        """Whether the network writes what is said in the sound that its encoder reads."""
+        return self.group == SPEECH_MODELS
 
     @property
     def is_mixture(self) -> bool:

@@ -30,6 +30,7 @@ from .kernels import (
     ProductKernel,
     decoded_keys,
     prompt_pairs,
+    prompt_queries,
     rows_of,
 )
 from .step import EngineStep
@@ -55,7 +56,7 @@ def _pairs(kernel: AttentionKernel, load: Load) -> Any:
     """Return the pairs of a query and a key of all sequences."""
     if kernel.rows == "decoding":
         return load.sequences * decoded_keys(kernel, load)
-    return load.prompts * prompt_pairs(kernel, load.length, load.cached)
+    return load.prompts * prompt_pairs(kernel, prompt_queries(kernel, load), load.cached)
 
 
 def moved_bytes(step: EngineStep, kernel: Kernel, load: Load) -> float:
@@ -75,7 +76,8 @@ def moved_bytes(step: EngineStep, kernel: Kernel, load: Load) -> float:
         if kernel.rows == "decoding":
             one_head = decode_attention_bytes(decoded_keys(kernel, load), sizes)
             return float(load.sequences * kernel.kv_heads * one_head)
-        return float(prompt_attention_bytes(load.prompts, load.length, sizes))
+        queries = prompt_queries(kernel, load)
+        return float(prompt_attention_bytes(load.prompts, queries, sizes, kernel.positions))
     if isinstance(kernel, Pointwise) and kernel.launches:
         rows = rows_of(kernel, load)
         return float((kernel.row_bytes * rows + kernel.fixed_bytes) * (rows > 0))

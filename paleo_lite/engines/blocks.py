@@ -42,7 +42,7 @@ NORM, ROTARY, QUERY_KEY_NORM = "norm", "rotary embedding and cache", "query and 
 ACTIVATION, ROUTING, COMBINATION = "activation", "routing", "sum of experts"
 EMBEDDING, SAMPLING, OTHER = "embedding", "sampling", "other pointwise"
 
-_VIEWS = ("view", "slice", "exchange")
+VIEWS = ("view", "slice", "exchange")
 """Kinds of layers that pass a tensor on without a kernel; an exchange that copies does nothing in inference."""
 
 STATE_BYTES = 4
@@ -64,8 +64,8 @@ class Fusion(msgspec.Struct, frozen=True):
     sources: tuple[str, ...] = ()  # where this can be read
 
 
-class _Part(NamedTuple):
-    """Layers of one module that a kernel computes."""
+class GroupedKernel(NamedTuple):
+    """A kernel, and the position of the first of the layers that it computes."""
 
     kernel: Kernel
     position: int
@@ -98,12 +98,13 @@ def network_kernels(
     undivided_layers = layers
     if tensor > 1:
         undivided_layers = network.rebuild(options._replace(tensor_parallel=1)).layers
+    tokens = next(layer.outputs[0][1] for layer in layers if is_embedding(layer))
     experts = [
         part.kernel
-        for part in _group(undivided_layers, phase, fusion, context)
+        for part in group_layers(undivided_layers, phase, fusion, context, tokens)
         if isinstance(part.kernel, ExpertsKernel)
     ]
-    graph = _group(layers, phase, fusion, context)
+    graph = group_layers(layers, phase, fusion, context, tokens)
     counts = [0, *(first_of_type.count(block) for block in chosen)]
     kernels = []
     for part in graph:
@@ -114,7 +115,7 @@ def network_kernels(
         count = 1 if block is None else counts[block]
         if count:
             kernels.append(CountedKernel(kernel, count))
-    return kernels + _sampling(layers, tensor, fusion)
+    return kernels + [CountedKernel(kernel, 1) for kernel in sampling_kernels(layers, tensor, fusion)]
 
 
 def exchange_tokens(
@@ -159,7 +160,7 @@ def sampled_logits(kernels: Sequence[CountedKernel]) -> float:
     return 0.0
 
 
-def _sampling(layers: Sequence[Layer], tensor: int, fusion: Fusion) -> list[CountedKernel]:
+def sampling_kernels(layers: Sequence[Layer], tensor: int, fusion: Fusion) -> list[Kernel]:
     """Return the kernels after the head: logits are gathered, converted and searched."""
     columns = next(layer for layer in reversed(layers) if _is_product(layer)).outputs[0][-1]
     sampling: list[Kernel] = []
@@ -167,7 +168,7 @@ def _sampling(layers: Sequence[Layer], tensor: int, fusion: Fusion) -> list[Coun
         sampling.append(ExchangeKernel("all-gather", "all-gather", float(RESULT_BYTES * columns * tensor), "sampled"))
     launches = fusion.launches.get(SAMPLING, SAMPLING_LAUNCHES)
     sampling.append(Pointwise(SAMPLING, float(SAMPLED_BYTES * columns * tensor), launches=launches, rows="sampled"))
-    return [CountedKernel(kernel, 1) for kernel in sampling]
+    return sampling
 
 
 def _is_indexer(layer: Layer) -> bool:
@@ -175,19 +176,17 @@ def _is_indexer(layer: Layer) -> bool:
     return layer.place.role == "indexer" and layer.kind == "matmul" and not layer.weights
 
 
-def _group(layers: Sequence[Layer], phase: str, fusion: Fusion, context: int) -> list[_Part]:
-    """Return the kernels of some layers with the position of their first layer."""
-    grouping = _KernelGrouping(layers, phase, fusion, context)
-    return grouping.parts()
+def group_layers(layers: Sequence[Layer], phase: str, fusion: Fusion, context: int, tokens: int) -> list[GroupedKernel]:
+    """Return the kernels of some layers, which compute so many tokens, in the order of their first layer."""
+    return _KernelGrouping(layers, phase, fusion, context, tokens).parts()
 
 
 class _KernelGrouping:
     """Assignment of layers to kernels."""
 
-    def __init__(self, layers: Sequence[Layer], phase: str, fusion: Fusion, context: int) -> None:
-        self.layers, self.fusion, self.context = layers, fusion, context
+    def __init__(self, layers: Sequence[Layer], phase: str, fusion: Fusion, context: int, tokens: int) -> None:
+        self.layers, self.fusion, self.context, self.tokens = layers, fusion, context, tokens
         self.phase_rows: Rows = "decoding" if phase == "decode" else "prompts"
-        self.tokens = next(layer.outputs[0][1] for layer in layers if is_embedding(layer))
         in_blocks = [index for index, layer in enumerate(layers) if layer.place.is_in_block]
         self.first, self.last = in_blocks[0], in_blocks[-1]
         self.anchors = self._find_anchors()
@@ -200,7 +199,7 @@ class _KernelGrouping:
                 anchors[layer.place.part] = index
         return anchors
 
-    def parts(self) -> list[_Part]:
+    def parts(self) -> list[GroupedKernel]:
         """Return the kernels in the order of their first layer."""
         groups: dict[object, list[int]] = {}
         for index, layer in enumerate(self.layers):
@@ -212,14 +211,14 @@ class _KernelGrouping:
         for key, members in groups.items():
             kernel = self._kernel(key, members)
             if kernel is not None:
-                parts.append(_Part(kernel, members[0]))
+                parts.append(GroupedKernel(kernel, members[0]))
         return sorted(parts, key=lambda part: part.position)
 
     def _kernel_key(self, index: int, layer: Layer) -> object:
         """Return what layers of the same kernel have in common; None for layers without a kernel."""
         if is_all_reduce(layer) or is_attention(layer) or layer.kind in RECURRENCES or _is_indexer(layer):
             return (layer.kind, index)
-        if layer.kind in _VIEWS and layer.attributes.get("function") != "topk":
+        if layer.kind in VIEWS and layer.attributes.get("function") != "topk":
             return None
         place = layer.place
         if place.role == "experts":
@@ -238,7 +237,7 @@ class _KernelGrouping:
     def _producer(self, index: int) -> int:
         """Return the layer whose output a product reads, behind views."""
         parent = self.layers[index].parents[0]
-        while parent >= 0 and self.layers[parent].kind in _VIEWS and self.layers[parent].parents:
+        while parent >= 0 and self.layers[parent].kind in VIEWS and self.layers[parent].parents:
             if is_all_reduce(self.layers[parent]):
                 break
             parent = self.layers[parent].parents[0]
@@ -275,7 +274,7 @@ class _KernelGrouping:
             return ROUTING
         if not place.is_in_block:  # before the blocks, as the streams of Gemma 3n are made
             return OTHER
-        if place.module == place.block:
+        if place.module == place.block and place.role != "feed-forward":
             return "residual"
         return COMBINATION if place.role == "mixture" and len(layer.inputs) > 1 else ACTIVATION
 
@@ -283,12 +282,11 @@ class _KernelGrouping:
         """Let residual additions join the norm that follows them."""
         residuals = [key for key in groups if isinstance(key, tuple) and key[0] == "residual"]
         positions = [index for key in residuals for index in groups.pop(key)]
-        norms = {key: members for key, members in groups.items() if isinstance(key, tuple) and key[0] == NORM}
-        for index in sorted(positions):
-            following = [key for key, members in norms.items() if min(members) > index]
+        starts = {min(groups[key]): key for key in groups if isinstance(key, tuple) and key[0] == NORM}
+        for index in positions:
+            following = [start for start in starts if start > index]
             if following:
-                nearest = min(following, key=lambda key: min(norms[key]))
-                groups[nearest].append(index)
+                groups[starts[min(following)]].append(index)
 
     def _kernel(self, key: object, members: list[int]) -> Kernel | None:
         assert isinstance(key, tuple)
@@ -444,7 +442,7 @@ class _KernelGrouping:
         return Pointwise(name, row_bytes, launches=launches, rows=rows, weights=weights)
 
     def _root(self, parent: int) -> int:
-        while parent >= 0 and self.layers[parent].kind in _VIEWS and self.layers[parent].parents:
+        while parent >= 0 and self.layers[parent].kind in VIEWS and self.layers[parent].parents:
             parent = self.layers[parent].parents[0]
         return parent
 
@@ -456,7 +454,7 @@ class _KernelGrouping:
         """For each layer, the layers other than views that read its outputs, also through views."""
         readers: dict[int, set[int]] = {}
         for index, layer in enumerate(self.layers):
-            if layer.kind not in _VIEWS:
+            if layer.kind not in VIEWS:
                 for parent in layer.parents:
                     readers.setdefault(self._root(parent), set()).add(index)
         return readers

@@ -175,8 +175,9 @@ def prompt_attention_s(
     length: Any,  # new tokens of each prompt
     pairs: Any,  # of a query and a key, per prompt and head
     sizes: AttentionSizes,
+    encoded: Any = 0,  # keys of an encoder, which the new tokens attend to instead of to themselves
 ) -> Any:
-    """Return the time of causal attention over prompts.
+    """Return the time of causal attention over prompts, or of that of all new tokens to the keys of an encoder.
 
     A tile of 128 queries of a head takes as long as if it had some more keys: its prologue, and what the mask leaves of
     the keys on the diagonal. Fewer queries take as long as a whole tile with their pairs.
@@ -193,13 +194,19 @@ def prompt_attention_s(
     size = numbers / (2 * TYPICAL_SIZE + pair_numbers) * 2 * TYPICAL_SIZE
     flops = 2.0 * size * heads_computed * computed_pairs
     compute_s = flops / (rates.peak_per_s * efficiency)
-    memory_s = prompt_attention_bytes(sequences, length, sizes) / (rates.bandwidth_bytes_per_s * share)
+    memory_s = prompt_attention_bytes(sequences, length, sizes, encoded) / (rates.bandwidth_bytes_per_s * share)
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
 
 
-def prompt_attention_bytes(sequences: Any, length: Any, sizes: AttentionSizes) -> Any:
-    """Return the bytes that attention over prompts moves: queries, keys, values and results, and the cache."""
+def prompt_attention_bytes(sequences: Any, length: Any, sizes: AttentionSizes, encoded: Any = 0) -> Any:
+    """Return the bytes that attention over prompts moves: queries, keys, values and results, and the cache.
+
+    Keys and values of an encoder are read from the cache, whose positions are `encoded`.
+    """
     head_numbers = sizes.key_size + sizes.value_size
+    if encoded:
+        query_bytes = RESULT_BYTES * sizes.heads * head_numbers
+        return sequences * (length * query_bytes + encoded * sizes.kv_heads * head_numbers * sizes.cache_bytes)
     numbers = sizes.heads * head_numbers + sizes.kv_heads * head_numbers
     cached_bytes = sizes.kv_heads * head_numbers * sizes.cache_bytes
     return sequences * length * (RESULT_BYTES * numbers + cached_bytes)

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..counting.kinds.products import pairs_in_chunks
 
-Rows = Literal["tokens", "decoding", "prompts", "sampled"]
-"""What a kernel has a row for: all new tokens of an iteration, those of decoding sequences or of prompts only, or the
-sequences of which a token is sampled."""
+Rows = Literal["tokens", "decoding", "prompts", "sampled", "encoded"]
+"""What a kernel has a row for: all new tokens of an iteration, those of decoding sequences or of prompts only, the
+sequences of which a token is sampled, or the positions that an encoder computes for every prompt."""
 
 
 class ProductKernel(msgspec.Struct, frozen=True):
@@ -34,6 +34,7 @@ class ProductKernel(msgspec.Struct, frozen=True):
     # attention use the matrices of decoding.
     is_stored: bool = True
     producer: str = ""  # pointwise kernel whose result is the left operand; empty where that of another one is
+    positions: int = 0  # that an encoder computes for a prompt, of kernels with rows for them
 
 
 class ExpertsKernel(msgspec.Struct, frozen=True):
@@ -68,6 +69,8 @@ class AttentionKernel(msgspec.Struct, frozen=True):
     # Tokens of a sequence whose keys stay in the cache: those of the window or chunk, all of them, from which sparse
     # attention selects those of the window, or none, as another block has them.
     keeps: Literal["window", "all", "none"] = "window"
+    # Positions of an encoder, to all of which every query attends, whatever the context; 0: to the tokens before it.
+    positions: int = 0
 
 
 class Pointwise(msgspec.Struct, frozen=True):
@@ -81,6 +84,7 @@ class Pointwise(msgspec.Struct, frozen=True):
     rows: Rows = "tokens"  # what has a row
     weights: int = 0  # weights that are kept in 16 bits, such as the table of an embedding
     state_bytes: float = 0.0  # bytes of the state that a sequence keeps, of recurrences
+    positions: int = 0  # that an encoder computes for a prompt, of kernels with rows for them
 
 
 Pattern = Literal["all-reduce", "all-gather", "dispatch", "combine", "low-latency dispatch", "low-latency combine"]
@@ -162,6 +166,8 @@ def decoded_keys(kernel: AttentionKernel, load: Load) -> Any:
     anywhere in a chunk: that of 16,384 tokens would begin one.
     """
     context = np.asarray(load.context)
+    if kernel.positions:
+        return np.full(np.shape(context), float(kernel.positions))[()]
     if kernel.chunk is not None:
         shortest, longest = np.maximum(context - load.spread, 0.0), context + load.spread
         pairs = pairs_in_chunks(longest + 1, kernel.chunk) - pairs_in_chunks(shortest, kernel.chunk)
@@ -172,6 +178,8 @@ def decoded_keys(kernel: AttentionKernel, load: Load) -> Any:
 
 def prompt_pairs(kernel: AttentionKernel, length: Any, cached: Any) -> Any:
     """Return the pairs of a query and a key of a prompt that the mask of a kernel leaves."""
+    if kernel.positions:
+        return np.asarray(length, dtype=np.float64) * kernel.positions
     if kernel.chunk is not None:
         return pairs_in_chunks(cached + length, kernel.chunk) - pairs_in_chunks(cached, kernel.chunk)
     return causal_pairs(length, cached, kernel.window)
@@ -186,6 +194,11 @@ def causal_pairs(length: Any, cached: Any, window: int | None) -> Any:
     return inside * cached + inside * (inside + 1) / 2 + (length - inside) * window
 
 
+def prompt_queries(kernel: AttentionKernel, load: Load) -> Any:
+    """Return the queries of a prompt: its new tokens, or the positions of an encoder."""
+    return np.asarray(kernel.positions if kernel.rows == "encoded" else load.length, dtype=np.float64)
+
+
 def rows_of(kernel: ProductKernel | Pointwise | ExchangeKernel, load: Load) -> Any:
     """Return the rows of a kernel."""
     if kernel.rows == "sampled":
@@ -194,4 +207,7 @@ def rows_of(kernel: ProductKernel | Pointwise | ExchangeKernel, load: Load) -> A
         return np.asarray(load.sequences, dtype=np.float64)
     if kernel.rows == "prompts":
         return np.asarray(load.prompts, dtype=np.float64) * np.asarray(load.length, dtype=np.float64)
+    if kernel.rows == "encoded":
+        assert not isinstance(kernel, ExchangeKernel)
+        return np.asarray(load.prompts, dtype=np.float64) * kernel.positions
     return np.asarray(load.tokens, dtype=np.float64)

@@ -83,6 +83,8 @@ def cached_tokens(kernel: AttentionKernel, tokens: float, of_engine: Kernels | N
     """
     if kernel.keeps == "none":
         return 0.0
+    if kernel.positions:
+        return float(kernel.positions)
     reach = kernel.window if kernel.chunk is None else kernel.chunk
     if kernel.keeps == "all" or reach is None:
         return tokens

@@ -33,6 +33,7 @@ from .kernel_formats import (
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel
 from .memory import padding_bytes, stored_weight_bytes
 from .records import ENGINES, KERNELS, kernels_of
+from .speech import speech_kernels
 from .step import EngineStep, ReplicaDivision
 
 CHECKED_CONTEXT = 512
@@ -75,8 +76,9 @@ def fusion_of(engine: str) -> Fusion:
 @lru_cache(maxsize=64)
 def _cached_kernels(fused: _FusedNetwork, phase: str, context: int, tensor: int) -> tuple[CountedKernel, ...]:
     """Return the kernels of a network, which deployments in other formats or with other experts share."""
-    kernels = network_kernels(fused.network, phase, context=context, tensor=tensor, fusion=fused.fusion)
-    return tuple(kernels)
+    if fused.network.is_speech_model:
+        return tuple(speech_kernels(fused.network, phase, fused.fusion))
+    return tuple(network_kernels(fused.network, phase, context=context, tensor=tensor, fusion=fused.fusion))
 
 
 class EngineKernels(msgspec.Struct, frozen=True, eq=False):
@@ -105,6 +107,9 @@ class EngineKernels(msgspec.Struct, frozen=True, eq=False):
         """Return the bytes of the weights on one device, as the engine stores them, from its kernels of decoding."""
         placement, network = self.step.placement, self.workload.network
         stored_bytes = stored_weight_bytes(self.step, kernels)
+        if network.is_speech_model:  # decoding does not launch the kernels of the encoder
+            encoder = [counted for counted in self.of_iteration("prefill", 1) if counted.kernel.rows == "encoded"]
+            stored_bytes += stored_weight_bytes(self.step, encoder)
         has_own_formats = isinstance(self.workload.stored_format, StoredWeights)
         if has_own_formats and placement.attention_data == 1 and network.rebuild is not None:
             # Checkpoints have modules in another format than most.
@@ -115,8 +120,8 @@ class EngineKernels(msgspec.Struct, frozen=True, eq=False):
 
 def engine_speaks_for(network: Network, precision: str, device: Device) -> bool:
     """Return whether the kernels of engines were measured for a question: a config, a precision and a device."""
-    is_decoder = network.rebuild is not None and network.is_language_model
-    return is_decoder and precision not in ("fp64", "fp32", "tf32") and has_constants(device)
+    is_served = network.rebuild is not None and (network.is_language_model or network.is_speech_model)
+    return is_served and precision not in ("fp64", "fp32", "tf32") and has_constants(device)
 
 
 def check_division(devices: int, experts: int, attention_data: int) -> None:

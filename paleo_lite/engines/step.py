@@ -48,6 +48,7 @@ from .kernels import (
     decoded_keys,
     have_experts,
     prompt_pairs,
+    prompt_queries,
     rows_of,
 )
 from .records import KERNELS
@@ -384,12 +385,13 @@ class EngineStep:
             if self._decodes_heads_apart(kernel):
                 sizes = sizes._replace(kv_heads=sizes.heads)
             return decode_attention_s(theta, rates, sequences=busy, keys=keys, sizes=sizes) * (sequences > 0)
-        length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
+        length, cached = prompt_queries(kernel, load), np.asarray(load.cached, dtype=np.float64)
         prompts = np.asarray(load.prompts, dtype=np.float64)
         pairs = prompt_pairs(kernel, length, cached)
         seconds = prompt_attention_s(
-            theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs, sizes=sizes
-        ) * (prompts * length > 0)
+            theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs, sizes=sizes,
+            encoded=kernel.positions,
+        ) * (prompts * length > 0)  # fmt: skip
         if not kernel.has_sinks or self.engine not in KERNELS:
             return seconds
         return seconds * KERNELS[self.engine].sink_factors.get(generation_of(self.device), 1.0)

@@ -20,6 +20,7 @@ from .option import command_words
 from .records import settings_of
 from .serve_deployment import Resolved, check_link, make_deployment, resolve
 from .serve_options import Serve
+from .serve_speech import FIRST_TOKENS, SPOKEN_TOKENS, is_speech_model
 
 if TYPE_CHECKING:
     from ..machines import Price
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from ..serving.requests import Demand, Traffic
     from ..serving.slo import Objective
     from ..sweeps.comparison import Comparison
+
+
+USUAL_TOKENS = (1024, 256)
+"""Tokens of a prompt and of an answer where none are given."""
 
 
 def answer(question: Serve) -> Serving | Comparison:
@@ -370,9 +375,11 @@ def _demand(question: Serve) -> Demand:
     from ..serving.requests import Demand, parse_rate
 
     options: Any = question
+    usual = (FIRST_TOKENS, SPOKEN_TOKENS) if is_speech_model(question) else USUAL_TOKENS
+    inputs, outputs = options.input_tokens, options.output_tokens
     return Demand(
-        parse_lengths(options.input_tokens, "--input-tokens", is_input=True),
-        parse_lengths(options.output_tokens, "--output-tokens", is_input=False),
+        parse_lengths(usual[0] if inputs is None else inputs, "--input-tokens", is_input=True),
+        parse_lengths(usual[1] if outputs is None else outputs, "--output-tokens", is_input=False),
         rate_per_s=None if options.rate is None else parse_rate(options.rate),
         concurrency=options.concurrency,
         trace=None if question.requests is None else Path(question.requests),

@@ -11,6 +11,7 @@ from ..formats import format_of_weights, split_format
 from .compare import published_weights
 from .records import settings_of
 from .serve_options import Serve
+from .serve_speech import check_options_of_speech
 
 if TYPE_CHECKING:
     from ..api.deployments import Deployments
@@ -77,6 +78,7 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
     from ..serving.placement import Division
 
     options: Any = question  # its several values are compared by `answer`
+    check_options_of_speech(question)
     weights = options.weights
     if question.advise is None:
         weights = weights or published_weights(question)
@@ -112,6 +114,7 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
 
 def make_deployment(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Deployment:
     """Return the deployment of a question, of which no traffic is needed."""
+    check_options_of_speech(question)
     if question.prefill_pool is not None:
         return _split_deployment(question, listings)
     return resolve(question, listings).make()

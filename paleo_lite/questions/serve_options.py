@@ -173,15 +173,17 @@ class Serve(
         group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",
         help="With --prefill-pool: replicas that decode. [default: those of the other options]",
     )  # fmt: skip
-    input_tokens: Several[int | str] = option(
-        1024, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
+    input_tokens: Several[int | str | None] = option(
+        group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
         spellings=("--input-tokens", "--random-input-len", "--isl"),
-        help="Tokens of a prompt: 1024, 2k, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
+        help="Tokens of a prompt: 1024, 2k, mean:std as 1024:256, or a data set: azure-conversation, azure-code. "
+        "[default: 1024; 4 of networks that read sound, which begin the answer]",
     )  # fmt: skip
-    output_tokens: Several[int | str] = option(
-        256, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
+    output_tokens: Several[int | str | None] = option(
+        group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
         spellings=("--output-tokens", "--random-output-len", "--osl"),
-        help="Tokens of an answer: 256, mean:std as 256:64, or a data set.",
+        help="Tokens of an answer: 256, mean:std as 256:64, or a data set. [default: 256; 100 of networks that read "
+        "sound, which 30 s of speech take]",
     )  # fmt: skip
     rate: Several[float | str | None] = option(
         group=TRAFFIC_GROUP, is_common=True, metavar="RATE", spellings=("--rate", "--request-rate"),

@@ -73,6 +73,7 @@ class CacheRoom(msgspec.Struct, frozen=True):
     blocks: int  # number of blocks
     # Bytes set aside for such a sequence that a longer one would not need twice: recurrent states, and full windows.
     fixed_bytes: float = 0.0
+    first_bytes: float = 0.0  # bytes of a sequence before its first token: recurrent states, keys of an encoder
 
     @property
     def memory_bytes(self) -> float:
@@ -83,6 +84,13 @@ class CacheRoom(msgspec.Struct, frozen=True):
     def tokens(self) -> int:
         """Tokens that the cache holds."""
         return self.blocks * self.block_tokens
+
+    def holds_prompts(self, tokens: int) -> int:
+        """Return the sequences that fit with no more than a prompt of so many tokens."""
+        if not self.first_bytes:
+            return self.tokens // max(tokens, 1)
+        token_bytes = (self.sequence_bytes - self.first_bytes) / self.sequence_tokens
+        return int(self.cache_bytes // (self.first_bytes + tokens * token_bytes))
 
     def beside(self, taken_bytes: float, more_cached: float = 0.0) -> CacheRoom:
         """Return the room beside further weights, which raise the keys and values of a token by a share."""
@@ -168,8 +176,9 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
         blocks *= groups
     fixed_bytes = max(2 * reserved - sequence_bytes(step, kernels, 2 * tokens, engine.kernels), 0.0)
     room = CacheRoom(
-        weights_bytes, activations_bytes, cache_bytes, per_sequence, tokens, engine.block_tokens, blocks, fixed_bytes
-    )
+        weights_bytes, activations_bytes, cache_bytes, per_sequence, tokens, engine.block_tokens, blocks, fixed_bytes,
+        sequence_bytes(step, kernels, 0),
+    )  # fmt: skip
     return _smallest_room(on_device, [room], engine)
 
 

@@ -52,6 +52,7 @@ from .pools import (
 )
 from .requests import Traffic
 from .routers import ROUND_ROBIN
+from .speech import check_lengths
 from .stage_timer import StageTimer
 from .startup import START_FACTOR, StartTime, estimate_start
 from .stores import CacheStore
@@ -262,6 +263,9 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         return prepared if learned is None else prepared.narrowed(traffic, learned)
 
     def _prepare(self, traffic: Traffic, drafted: int = 0) -> PreparedDeployment:
+        network = self.on_device.workload.network
+        if network.is_speech_model:
+            check_lengths(network, traffic)
         lengths = traffic.input_tokens + traffic.output_tokens
         engine = self.replica_engine(int(traffic.input_tokens.max()))
         room = self.measure_room(traffic)
@@ -283,7 +287,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         A request begins with its prompt, so that more of them begin than the cache has room for with their answers.
         """
         prompts = (traffic.input_tokens - self._shared_tokens(traffic))[traffic.counted]
-        fitting = room.tokens // max(int(prompts.min()), 1) + 1
+        fitting = room.holds_prompts(int(prompts.min())) + 1
         return max(min(self.replica_engine(int(traffic.input_tokens.max())).max_sequences, fitting), 1)
 
     def prepare_sequences(

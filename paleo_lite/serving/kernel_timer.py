@@ -96,7 +96,9 @@ class KernelTimer(Timer):
         sampled, decoding = (
             [counted for counted in kernels if counted.kernel.rows == rows] for rows in ("sampled", "decoding")
         )
-        prompts = [counted for counted in prefill if counted.kernel.rows == "prompts"]
+        prompts, encoder = (
+            [counted for counted in prefill if counted.kernel.rows == rows] for rows in ("prompts", "encoded")
+        )
 
         def token_s(has_prompts: bool) -> Floats:
             per_token = with_rows[has_prompts]
@@ -114,6 +116,7 @@ class KernelTimer(Timer):
 
         prompt_s = self._total(prompts, lambda n: Load(prompts=1.0, length=n, has_prompts=True), np.array(lengths))
         shortest_s = 0.95 * float(prompt_s[0])
+        encoder_s = self._total(encoder, lambda n: Load(prompts=n, has_prompts=True), np.array([1.0]))
         low, high = (
             from_zero(tokens, ends, limits.tokens, first=ends[0])
             for ends in self._relative_interval(kernels, tokens, limits.context)
@@ -125,7 +128,7 @@ class KernelTimer(Timer):
             sequences=sequences,
             decode_attention_s=np.array([[attention_s(context)] for context in contexts]),
             lengths=lengths,
-            prompt_attention_s=np.maximum(prompt_s - shortest_s, 1e-9)[:, np.newaxis],
+            prompt_attention_s=(np.maximum(prompt_s - shortest_s, 1e-9) + encoder_s)[:, np.newaxis],
             relative_low=low,
             relative_high=high,
             prompt_s=np.array([shortest_s]),

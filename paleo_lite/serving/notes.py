@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from ..architectures.families.network import NEXT_TOKEN_LAYERS
+from ..architectures.network import DECODER_ALONE
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from ..units import format_hours, format_number, format_si
@@ -22,6 +23,7 @@ from .options import Speculation
 from .outcomes import Outcome, request_latencies
 from .prefix_cache import prefix_hit_rate
 from .requests import MAX_REQUESTS, Traffic, generators_of, requests_of_loop
+from .speech import speech_notes
 from .stores import host_link_notes
 from .timed_engine import undivided_iteration_s
 
@@ -53,6 +55,9 @@ def notes_of(
         requested.append(published)
     if deployment.adapters is not None and on_device.workload.has_experts:
         requested.append(EXPERTS_WITHOUT_ADAPTERS)
+    if on_device.workload.network.is_speech_model:
+        requested += speech_notes(on_device.workload.network)
+        network_notes = tuple(note for note in network_notes if note != DECODER_ALONE)  # a server has both
     all_notes = list(
         dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
     )
@@ -352,7 +357,7 @@ def _fixed_cache_note(room: CacheRoom) -> str | None:
     return (
         f"the cache has room for {room.tokens / room.sequence_tokens:,.0f} sequences of {room.sequence_tokens:,} "
         f"tokens, the mean of these requests: {format_si(room.fixed_bytes, 'B', 3)} of each do not grow with its "
-        "length (states, windows), so that shorter requests leave room for fewer tokens"
+        "length (states, windows, keys of an encoder), so that shorter requests leave room for fewer tokens"
     )
 
 

@@ -228,9 +228,11 @@ class Split(NamedTuple):
 
 
 def can_split(deployment: Deployment) -> bool:
-    """Return whether a deployment can be a pool: of an engine that can be started so, and not in stages."""
-    launcher = deployment.engine.launcher
-    return launcher is not None and launcher.pools is not None and deployment.on_device.pipeline.degree == 1
+    """Return whether a deployment can be a pool: of an engine that can be started so, not in stages, nor of sound."""
+    launcher, on_device = deployment.engine.launcher, deployment.on_device
+    if launcher is None or launcher.pools is None or on_device.workload.network.is_speech_model:
+        return False
+    return on_device.pipeline.degree == 1
 
 
 class _Decoding(NamedTuple):

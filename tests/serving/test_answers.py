@@ -235,11 +235,6 @@ def test_ranks_wait_until_each_of_them_has_a_prompt() -> None:
     [
         ("resnet50", {"rate": 5}, "needs a language model that writes text; resnet50 is not one"),
         ("bert-base", {"rate": 5}, "needs a language model that writes text; bert-base is not one$"),
-        (
-            "whisper-large-v3",
-            {"rate": 5},
-            "without an encoder, and whisper-large-v3 has one: `predict whisper-large-v3",
-        ),
         ("llama-3.1-8b", {"rate": "nan"}, "`--rate` must be a number of requests per second or inf"),
         ("llama-3.1-8b", {"rate": 0}, "`--rate` must be > 0"),
         ("llama-3.1-8b", {"rate": 1e-300}, "`--rate` must be at least 1e-30"),

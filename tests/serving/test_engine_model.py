@@ -234,10 +234,3 @@ def test_the_command_line_names_engines_and_explains_kernels() -> None:
 
 def test_engines_with_kernels_are_executions() -> None:
     assert {"vllm", "sglang", "tensorrt-llm"} <= set(KERNEL_ENGINES) and "llama.cpp" not in KERNEL_ENGINES
-
-
-@pytest.mark.parametrize(("phase", "lengths"), [("prefill", {}), ("decode", {"context": 100})])
-def test_an_encoder_decoder_is_timed_by_layers(phase: str, lengths: dict[str, int]) -> None:
-    """Engines have kernels for decoders of text; Whisper knows fewer positions than these are checked with."""
-    prediction = pl.predict("whisper-large-v3", gpu="h100-sxm", precision="bf16", phase=phase, **lengths)
-    assert prediction.to_dict()["time_model"] == "calibrated" and prediction.execution == "engine"

@@ -9,14 +9,14 @@ from ...errors import BadValue
 from ...units import format_si
 from ..blocks.block_records import Attention, Block, CompressedAttention, Experts, LatentAttention
 from ..config import Config, describe_assumption, is_fused, is_with_head, name_of, text_lengths
-from ..network import LANGUAGE_MODELS, Network, SequenceLengths, SequenceOptions
+from ..network import DECODER_ALONE, LANGUAGE_MODELS, SPEECH_MODELS, TEXT_ENCODERS, Network, SequenceLengths, SequenceOptions
 from ..tape import Tape
 from .decoder import Decoder, add_decoder, count_next_token_parameters
 from .encoder_records import EncoderModel, EncoderPair
 from .family import Family, nested_fields
 
 _GROUPS = {
-    "text": "text encoders", "images": "image networks", "audio": "speech models", "text and images": "text encoders",
+    "text": TEXT_ENCODERS, "images": "image networks", "audio": SPEECH_MODELS, "text and images": TEXT_ENCODERS,
 }  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def _encoder_notes(family: Family, options: SequenceOptions, lengths: SequenceLe
         begins = "its first token" if tokens == 1 else f"its first {tokens} tokens"
         notes.append(f"the encoder reads the whole {source}, and the decoder {begins}")
     if options.phase == "decode":
-        notes.append("the decoder alone: the encoder runs with the prompt, and its weights are not included")
+        notes.append(DECODER_ALONE)
     return tuple(notes)
 
 
