@@ -25,6 +25,19 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 SCHEDULES = ("gpipe", "1f1b")
+
+
+def waiting_slots(micro_batches: Any, stages: int, virtual_stages: int = 1) -> Any:
+    """Return the time that the stages wait for each other in a step, in micro-batches of a stage.
+
+    It is ``(p - 1) / v`` with as many micro-batches as stages or more (Narayanan et al. 2021, section 2.2). Fewer leave
+    a stage idle each time that the last one has gone around the virtual stages: a micro-batch passes all ``p v`` of
+    them in turn, whatever their number, and the other ones follow it, ``p + (m - 1) / v`` in all.
+    """
+    behind = np.minimum(micro_batches, stages)
+    return np.maximum(micro_batches, stages) + (behind - 1) / virtual_stages - micro_batches
+
+
 _TOLERANCE = 2.5e-13  # bounds on a stage's time with a smaller relative difference give the same partition
 _SAMPLE_STRIDE = 16  # of this many neighbouring batch sizes one is partitioned from scratch
 

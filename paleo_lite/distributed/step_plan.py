@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..counting.kinds import is_expert_layer
+from ..errors import BadValue
 from ..machines import read_links
 from ..timing.memory import usable_bytes
 from ..timing.offload import host_bandwidth_bytes_per_s
@@ -17,6 +18,7 @@ from .job import Job
 from .links import Topology
 from .parallel_config import ParallelConfig
 from .parallel_layout import Layout, plan_layout, single_device_config
+from .pipeline import waiting_slots
 from .settings import Settings
 from .stage_communication import dispatcher_of
 from .stage_memory import ReplicaGroup, peak_memory_bytes, replica_groups, stage_memories, sum_of_modules
@@ -46,8 +48,9 @@ class Plan(NamedTuple):
 
     @property
     def slots(self) -> float:
-        """Micro-batches that the longest stage computes or waits for: the bubble adds (p - 1) / v of them."""
-        return self.layout.micro_batches + (self.config.pipeline - 1) / self.config.virtual_stages
+        """Micro-batches that the longest stage computes or waits for."""
+        waiting = waiting_slots(self.layout.micro_batches, self.config.pipeline, self.config.virtual_stages)
+        return self.layout.micro_batches + float(waiting)
 
 
 def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Plan:
@@ -60,10 +63,25 @@ def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings)
     config, notes = _with_defaults(job, config, layout)
     costs = block_costs(job, config)
     stages = costs.of_stages(network, layout.stages)
+    _check_interleaved(job, config, layout)
     if uses_tuned_stack(job, config) and not config.recompute:
         config = _fit_memory(job, config, topology, layout, stages, costs.hidden_state_bytes, settings)
         notes[0] = config.describe(layout.data, layout.micro_batches)
     return Plan(config, layout, costs, stages, notes)
+
+
+def _check_interleaved(job: Job, config: ParallelConfig, layout: Layout) -> None:
+    """Raise BadValue for micro-batches that Megatron-LM cannot interleave.
+
+    They are divisible by the stages (``forward_backward_pipelining_with_interleaving``); PyTorch's schedule has no such
+    limit (``ScheduleInterleaved1F1B``).
+    """
+    if config.virtual_stages == 1 or layout.micro_batches % config.pipeline == 0 or not uses_tuned_stack(job, config):
+        return
+    raise BadValue(
+        f"Megatron-LM interleaves micro-batches that are divisible by the {config.pipeline} stages (got "
+        f"{layout.micro_batches} of a replica): leave `--schedule interleaved` out, or give another batch"
+    )
 
 
 def exchange_ratio_of(job: Job, settings: Settings) -> float:

@@ -19,6 +19,7 @@ from ..distributed.job import Job, Step
 from ..distributed.links import Topology
 from ..distributed.parallel_3d import train_3d_parallel
 from ..distributed.parallel_config import ParallelConfig
+from ..distributed.pipeline import waiting_slots
 from ..distributed.settings import Settings
 from ..distributed.stage_communication import activation_communication_s, exchange_of, exposed_gather_s
 from ..distributed.stage_memory import replica_groups
@@ -111,7 +112,7 @@ def time_trainer(
     settings = settings.with_straggler_slowdown(plan.layout.data)
     imbalance = slowest_rank(plan, replicas, micro_batches, batching)
     slowdown = constants.slowdown if is_tuned else constants.other_slowdown
-    slots = micro_batches + (plan.config.pipeline - 1) / plan.config.virtual_stages
+    slots = micro_batches + float(waiting_slots(micro_batches, plan.config.pipeline, plan.config.virtual_stages))
     micro_batch_s = micro_batch_forward_s(job, topology, settings, plan)
     forward_s = slots * micro_batch_s
     once_s, exchange_s, passes_s = split_step(step, plan.costs.overhead_s, waits_for_shards=waits_for_shards)
@@ -227,7 +228,7 @@ def slowest_rank(plan: Plan, ranks: int, micro_batches: int, batching: Batching)
     """
     work = relative_work(plan, batching.tokens)
     count = ranks * micro_batches * batching.per_micro_batch
-    wait = (plan.config.pipeline - 1) / plan.config.virtual_stages
+    wait = float(waiting_slots(micro_batches, plan.config.pipeline, plan.config.virtual_stages))
     slots = micro_batches + wait
     together = math.gcd(ranks, ranks_of_experts(plan.config))
     per_update = max(len(work) // batching.updates, 1)

@@ -770,3 +770,22 @@ def test_an_update_on_the_host_takes_the_time_of_its_bytes(zero_stage: int, grad
     number, unit = note.split()[1:3]
     assert (float(number), unit) == (pytest.approx((gradient_bytes + 12) * updated / 1e9, rel=1e-3), "GB")
     assert note.endswith("are in the memory of the host per node")
+
+
+def test_megatron_interleaves_multiples_of_the_stages_and_advice_knows_it():
+    """PyTorch's schedule has no such limit; there a single micro-batch takes as long as without virtual stages."""
+    asked = {
+        "network": "llama-3-70b", "gpu": "h100-sxm", "workers": 64, "tensor": 8, "pipeline": 8, "global_batch_size": 1,
+    }  # fmt: skip
+    with pytest.raises(BadValue, match=r"Megatron-LM interleaves micro-batches that are divisible by the 8 stages"):
+        pl.train(**asked, schedule="interleaved=2")
+    plain, interleaved = (
+        pl.train(**asked, execution="eager", **given) for given in ({}, {"schedule": "interleaved=2"})
+    )
+    assert interleaved.time_s >= 0.99 * plain.time_s
+    advised = pl.train("llama-3-70b", gpu="h100-sxm", workers=64, global_batch_size=4, advise="time")
+    divisions = [row.parallel for row in advised.rows if row.parallel is not None and row.parallel.virtual_stages > 1]
+    assert len(advised.rows) > 1
+    for parallel in divisions:
+        replicas = 64 // parallel.devices_per_replica
+        assert 4 // (replicas * parallel.micro_batch_size) % parallel.pipeline == 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.architectures import find_network
-from paleo_lite.distributed.pipeline import crossing_bytes, partition_layers, schedule_step
+from paleo_lite.distributed.pipeline import crossing_bytes, partition_layers, schedule_step, waiting_slots
 from paleo_lite.errors import BadValue
 from strategies import SECONDS
 
@@ -88,3 +88,35 @@ def test_bytes_across_a_stage_boundary():
         names.index("layer3.1.bn1") + 1
     )  # the block's input, which the addition reads, in addition to the 256 maps inside
     assert crossing_bytes(layers, [0, inside], 2).tolist() == [(1024 + 256) * 14 * 14 * 2]
+
+
+def forward_slots(micro_batches, stages, virtual_stages):
+    """Return when the last device is done with all forward passes, in micro-batches of a stage, task by task.
+
+    A device computes one micro-batch after the other of its first virtual stage, then of its next; a virtual stage of
+    a micro-batch begins when the one before it, on the device before, has ended.
+    """
+    free = [0.0] * stages
+    done = {}
+    for first in range(0, micro_batches, stages):
+        for part in range(virtual_stages):
+            for stage in range(stages):
+                for number in range(first, min(first + stages, micro_batches)):
+                    before = done.get((part, stage - 1, number)) if stage else done.get((part - 1, stages - 1, number))
+                    free[stage] = max(free[stage], before or 0.0) + 1 / virtual_stages
+                    done[part, stage, number] = free[stage]
+    return max(free)
+
+
+@pytest.mark.parametrize("virtual_stages", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("micro_batches", "stages"), [(1, 2), (1, 8), (3, 8), (7, 8), (8, 8), (16, 8), (24, 4), (2, 3)]
+)
+def test_stages_wait_as_the_tasks_depend_on_each_other(micro_batches, stages, virtual_stages):
+    expected = forward_slots(micro_batches, stages, virtual_stages)
+    assert micro_batches + waiting_slots(micro_batches, stages, virtual_stages) == pytest.approx(expected)
+
+
+def test_virtual_stages_do_not_shorten_a_single_micro_batch():
+    """It passes all blocks in turn, whichever devices hold them."""
+    assert [1 + waiting_slots(1, 8, parts) for parts in (1, 2, 10)] == [8, 8, 8]

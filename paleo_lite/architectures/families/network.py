@@ -9,7 +9,15 @@ from ...errors import BadValue
 from ...units import format_si
 from ..blocks.block_records import Attention, Block, CompressedAttention, Experts, LatentAttention
 from ..config import Config, describe_assumption, is_fused, is_with_head, name_of, text_lengths
-from ..network import DECODER_ALONE, LANGUAGE_MODELS, SPEECH_MODELS, TEXT_ENCODERS, Network, SequenceLengths, SequenceOptions
+from ..network import (
+    DECODER_ALONE,
+    LANGUAGE_MODELS,
+    SPEECH_MODELS,
+    TEXT_ENCODERS,
+    Network,
+    SequenceLengths,
+    SequenceOptions,
+)
 from ..tape import Tape
 from .decoder import Decoder, add_decoder, count_next_token_parameters
 from .encoder_records import EncoderModel, EncoderPair
