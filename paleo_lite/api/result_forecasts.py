@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from ..result_files.text import to_number
 from ..serving.requests import REQUESTS_PER_USER
 from ..text import format_plural
 from ..timing import TimeModel
+from ..timing.intervals import Z_90
 from ..timing.pipeline_run import PipelineRun
 from ..timing.pipelines import predict_pipeline
 from .contradictions import contradictions
@@ -291,9 +293,37 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
             figure = median_figure if is_median else mean_figure
             bound_s = _least_token_s(facts, answer, more["hardware_files"]) if name == "tpot_s" else None
             forecasts.append(Forecast(figure, latency["value"], interval, answer, bound_s))
-    rate_of_tokens = answer_json["figures"]["output_tokens_per_s"]
-    interval = (rate_of_tokens["low"], rate_of_tokens["high"])
-    return [*forecasts, Forecast("output_tokens_per_s", rate_of_tokens["value"], interval, answer)]
+    figures = answer_json["figures"]
+    tokens = figures["output_tokens_per_s"]
+    of_run = (tokens["value"], tokens["low"], tokens["high"])
+    if rate and "run_requests_per_s" in figures:
+        of_run = _tokens_of_run(
+            figures["run_requests_per_s"], answer.requests, rate, count_of(facts, "requests"), written
+        )
+    return [*forecasts, Forecast("output_tokens_per_s", of_run[0], of_run[1:], answer)]
+
+
+def _tokens_of_run(
+    simulated_per_s: dict[str, float],  # requests per second of the simulated run, with its interval
+    simulated: int,
+    rate_per_s: float,
+    requests: int | None,  # of the measured run; None where the file does not say, and it is as the simulated one
+    written: int,
+) -> tuple[float, float, float]:
+    """Return the output tokens per second of a run at a rate, and their interval.
+
+    A benchmark divides by the time until the last answer, which ends when no request arrives any more. Arrivals of n
+    requests take as long as n intervals, whose sum is 1 / sqrt(n) of it off (a gamma distribution).
+    """
+    count = requests or simulated
+
+    def tokens_per_s(requests_per_s: float) -> float:
+        draining_s = max(simulated / requests_per_s - simulated / rate_per_s, 0.0)
+        return count * written / (count / rate_per_s + draining_s)
+
+    reach = math.exp(Z_90 / math.sqrt(count))
+    value, low, high = (tokens_per_s(simulated_per_s[end]) for end in ("value", "low", "high"))
+    return value, low / reach, high * reach
 
 
 def _least_token_s(facts: dict[str, Any], answer: Any, hardware_files: list[Path]) -> float | None:

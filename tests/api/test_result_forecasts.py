@@ -6,6 +6,7 @@ Tests: api/result_forecasts.py, result_files/beside.py.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,23 @@ def test_a_server(tmp_path: Path) -> None:
         assert (rows[figure].forecast, rows[figure].low) == (forecast["value"], forecast["low"])
     assert rows["tpot_s"].ratio == pytest.approx(0.02 / rows["tpot_s"].forecast)
     assert result.typical_factor >= 1
+
+
+def test_a_benchmark_divides_its_tokens_by_the_time_until_the_last_answer(tmp_path: Path) -> None:
+    """300 requests at 20/s arrive for 15 s and are answered a little later; they arrive 5.8% faster or slower."""
+    facts = json.loads(VLLM_SERVE) | {
+        "request_rate": 20, "max_concurrency": None, "num_prompts": 300, "completed": 300,
+        "total_input_tokens": 300_000, "total_output_tokens": 300 * 201,
+    }  # fmt: skip
+    result = compare(json.dumps(facts), tmp_path, gpu="h100-sxm")
+    asked = pl.serve("llama-3.1-8b", gpu="h100-sxm", tensor=2, input_tokens=1000, output_tokens=201, rate=20,
+                     num_requests=300).to_dict()  # fmt: skip
+    (row,) = (row for row in result.rows if row.figure == "output_tokens_per_s")
+    run_per_s = asked["figures"]["run_requests_per_s"]
+    assert row.forecast == pytest.approx(201 * run_per_s["value"]) and row.forecast < 201 * 20
+    assert row.low is not None and row.high is not None
+    assert row.low == pytest.approx(201 * run_per_s["low"] * math.exp(-1.645 / math.sqrt(300)), rel=1e-3)
+    assert row.high == pytest.approx(201 * run_per_s["high"] * math.exp(1.645 / math.sqrt(300)), rel=1e-3)
 
 
 def test_a_server_with_quantised_weights_and_cache(tmp_path: Path) -> None:
