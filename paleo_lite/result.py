@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
@@ -89,6 +89,15 @@ class TableOfAnswers(Result):
             f"{type(self).__name__} is a table of several answers, each of which has a time: "
             f".{self.answers_in}[0].time_s, or a column of .to_frame()"
         )
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(getattr(self, self.answers_in))
+
+    def __getitem__(self, index: Any) -> Any:
+        return getattr(self, self.answers_in)[index]
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.answers_in))
 
 
 class ResultList(Result, list[_Item]):

@@ -80,6 +80,11 @@ def answer_with_rows(question: Options, options: dict[str, Any], output: dict[st
         )
     columns = [name.strip() for name in options["pareto"].split(",")] if options["pareto"] else []
     has_chart = output.get("chart") is not None
+    if has_chart and not (options["best"] or columns):
+        raise BadValue(
+            "`--plot` draws answers side by side, or with `--best` and `--pareto` a front of rows: leave `-o` out, or "
+            "give one of them"
+        )
     settings = {name: options[name] for name in ("jobs", "scheduler", "dry_run", "yes")}
     with tempfile.TemporaryDirectory() as folder:
         file = options["output"] or Path(folder) / "rows.parquet"

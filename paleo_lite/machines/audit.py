@@ -38,6 +38,7 @@ TENSOR_RATES = {
     "10.3": {"tf32": 4096, "fp16": 8192, "bf16": 8192, "fp8": 16384, "int8": 512, "fp4": 49152},
     "11.0": {"fp16": 8192, "bf16": 8192, "fp8": 16384, "fp4": 32768},
     "12.0": {"tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048, "fp4": 4096},
+    "Sapphire Rapids": {"bf16": 1024, "int8": 2048},
     "xe2": {"fp16": 2048, "bf16": 2048, "int8": 4096},
     "gfx908": {"fp32": 256, "fp16": 1024, "bf16": 512, "int8": 1024},
     "gfx90a": {"fp64": 256, "fp32": 256, "fp16": 1024, "bf16": 1024, "int8": 1024},
@@ -46,9 +47,11 @@ TENSOR_RATES = {
 }
 """Dense tensor FLOP per cycle and multiprocessor (a multiply-accumulate is 2), by compute capability or gfx target.
 
+Of processors it is by architecture, and per core.
+
 Sources: the architecture white papers of NVIDIA's Volta to Blackwell and AMD's CDNA 1 to 4. The rates of Jetson modules
 (7.2, 8.7, 11.0), of the B300's int8 and fp4 and of Intel's Xe2 follow from TOPS, multiprocessors and clocks on data
-sheets.
+sheets; those of Sapphire Rapids are Intel's of its AMX.
 """
 
 GEFORCE_HALVES = {"7.5", "8.6", "8.9", "12.0"}
@@ -382,7 +385,7 @@ def expected_peak(device: Device, peak: Peak) -> tuple[float | None, str]:
         ratio = min(ratios, key=lambda ratio: abs(lanes * 2 * clock * ratio - peak.per_s))
         share = "" if ratio == 1 else f" x {ratio:.3g}"
         return lanes * 2 * clock * ratio, f"{lanes} lanes x 2 x {format_si(clock, 'Hz')}{share}"
-    per_cycle = TENSOR_RATES.get(device.capability, {}).get(peak.precision)
+    per_cycle = TENSOR_RATES.get(device.capability or device.architecture, {}).get(peak.precision)
     if per_cycle is None:
         return None, f"no tensor rate of {device.capability or device.architecture} for {peak.precision} is documented"
     if _has_half_rate(device, peak):

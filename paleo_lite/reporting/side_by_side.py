@@ -232,7 +232,8 @@ def side_by_side_page(comparison: Comparison) -> Document:
     facts = conclusions(comparison)
     if len(table.rows) > 1 and any(row.get("speedup") is not None for row in table.rows):
         facts.append(("speed-up", f"ratio of {unit}/s to {baseline}; errors that both predictions share cancel"))
-    if not all(prediction.is_forecast for prediction in comparison.answers):
+    forecasts = [prediction.is_forecast for prediction in comparison.answers]
+    if any(forecasts) and not all(forecasts):
         facts.append(("bounds", "rows without a time have only a bound from the data sheet, no forecast"))
     if not any(prediction.convention == "given" for prediction in comparison.answers):
         facts.append(("bound", "shortest time that the data sheet allows (roofline)"))

@@ -109,15 +109,14 @@ class Comparison(TableOfAnswers, msgspec.Struct, frozen=True, eq=False, dict=Tru
         for name in self.settings[0]:
             values = dict.fromkeys(self.settings[index][name] for index in indices)
             if [index for index, settings in enumerate(self.settings) if settings[name] in values] == indices:
-                return ", ".join(map(str, values))
+                first, *others = values
+                named = _label(question_row({name: first}), name)
+                return ", ".join([named, *map(str, others)])
         rows = [question_row(self.settings[index]) for index in indices[:_NAMED_AT_MOST]]
         labels = [", ".join(_label(row, name) for name in self.settings[0]) for row in rows]
         more = len(indices) - len(labels)
         rest = f" and {more} more, of {total}" if more else ""
         return "; ".join(labels) + rest
-
-    def __len__(self) -> int:
-        return len(self.answers)
 
 
 def as_comparison(result: Comparison | AnyPrediction) -> Comparison:

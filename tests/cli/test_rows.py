@@ -107,11 +107,13 @@ def test_bad_input_is_one_sentence(tmp_path, arguments, message) -> None:
 
 
 @pytest.mark.parametrize("words", [("--jobs", "2"), ("--yes",), ("--scheduler", "tcp://a:1")])
-def test_options_of_rows_need_rows(words) -> None:
+def test_options_of_rows_need_rows(words, tmp_path) -> None:
     assert "is for rows of many combinations: give `-o FILE`, `--best` or `--pareto` as well" in run(
         *ASKED, *words, code=2
     )
     assert "give `--best COLUMN` or `--pareto COLUMNS` as well" in run(*ASKED, "--where", "time_s < 1", code=2)
+    refused = run(*ASKED, "-o", tmp_path / "rows.csv", "--plot", tmp_path / "rows.png", code=2)
+    assert "`--plot` draws answers side by side" in refused and not (tmp_path / "rows.csv").exists()
 
 
 def test_an_output_that_exists(tmp_path) -> None:

@@ -80,3 +80,24 @@ def test_cost_of_pictures_is_that_of_all_devices() -> None:
     (row,) = answer_rows(pl.diffusion("flux.1-dev", gpu="h100-sxm", precision="bf16", ulysses=2, steps=4), RowTerms())
     price = find_device("h100-sxm").rent_usd_per_h
     assert row["usd_per_million"] == pytest.approx(2 * price * row["time_s"] / 3600 * 1e6)
+
+
+def test_a_comparison_is_a_sequence_of_answers() -> None:
+    comparison = pl.predict("resnet50", gpu=["t4", "v100-sxm2", "l4"])
+    assert [answer.device.id for answer in comparison] == ["t4", "v100-sxm2", "l4"]
+    assert len(comparison) == 3 and comparison[1] is comparison.answers[1] and len(comparison[1:]) == 2
+    advice = pl.local("qwen3-8b", gpu=["rtx4090", "rtx3060"], advise=True)
+    assert [row.gpu for row in advice] == [advice[index].gpu for index in range(len(advice))]
+
+
+def test_a_note_names_the_option_of_a_number() -> None:
+    comparison = pl.predict("efficientnet_b0", gpu=["jetson-thor", "rtx4060"], precision="fp16", batch_size=[1, 16])
+    assert comparison.describe([1, 3]) == "batch size 16" and comparison.describe([0, 1]) == "jetson-thor"
+    assert comparison.describe([0, 1, 2, 3]) == ""
+
+
+def test_rows_without_a_time_are_explained_where_there_are_any() -> None:
+    bounds = pl.predict("resnet50", gpu=["xeon-8480", "raspberry-pi-5"])
+    mixed = pl.predict("resnet50", gpu=["t4", "raspberry-pi-5"])
+    facts = [dict(comparison.document().facts) for comparison in (bounds, mixed)]
+    assert ["bounds" in stated for stated in facts] == [False, True]
