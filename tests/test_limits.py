@@ -77,7 +77,7 @@ PAIRS = [
     ("predict", "--power-limit 14W", "--power-limit 12W", "must be above the 13 W that Tesla T4 draws"),
     ("video", "--frames 85", "--frames 86", "must be a multiple of 4 plus 1, such as 85 or 89 (got 86)"),
     ("picture", "--ulysses 4 --workers 4", "--ulysses 5 --workers 5", "--ulysses must divide the 24 heads"),
-    ("local", "--gpu-layers 22", "--gpu-layers 23", "use `--gpu-layers 22`, which fits"),
+    ("local", "--gpu-layers 21", "--gpu-layers 22", "use `--gpu-layers 21`, which fits"),
     ("gemm", "--peak '1 FLOP/s'", "--peak '0 FLOP/s'", "the peak must be above 0 (got 0 FLOP/s)"),
 ]  # fmt: skip
 

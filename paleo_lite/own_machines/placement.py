@@ -13,14 +13,18 @@ from .contents import Contents, Piece
 class BlockPlacement(msgspec.Struct, frozen=True):
     """Blocks and matrices on a device, and those in the memory of the host."""
 
-    # Transformer blocks on the device, and of the network.
-    blocks: int
-    of_blocks: int
+    layers: int  # on the device as llama.cpp counts them, from the last: the head, and the blocks before it
+    of_blocks: int  # transformer blocks of the network
     expert_blocks: int  # first blocks of the network whose experts are on the host (``--n-cpu-moe``)
     cache_share: float  # share of the keys and values on the device
     # Matrices on the device, and on the host; the table of the embedding is among the latter.
     device: tuple[Piece, ...]
     host: tuple[Piece, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Transformer blocks on the device."""
+        return max(self.layers - 1, 0)
 
     @property
     def block_share(self) -> float:
@@ -48,22 +52,24 @@ class BlockPlacement(msgspec.Struct, frozen=True):
         return self.cache_share == 1 and not self.computed_on_host
 
 
-def place(contents: Contents, blocks: int, expert_blocks: int = 0, cpu_cache: bool = False) -> BlockPlacement:
-    """Return the placement of the last blocks on the device, and of the head if all blocks are there.
+def place(contents: Contents, layers: int, expert_blocks: int = 0, cpu_cache: bool = False) -> BlockPlacement:
+    """Return the placement of some last layers on the device, of which the head is the last.
 
-    The experts of some first blocks, and all keys and values, may be on the host.
+    The experts of some first blocks, and all keys and values, may be on the host. So llama.cpp counts its
+    ``--n-gpu-layers`` (``i_gpu_start = n_layer + 1 - n_gpu_layers``, src/llama-model.cpp; until 2025 the head was the
+    last layer to come to the device).
     """
-    first = contents.blocks - blocks
+    first = contents.blocks + 1 - layers
     device: list[Piece] = []
     host: list[Piece] = []
     for piece in contents.pieces:
-        is_outside = piece.block < 0 and blocks == contents.blocks
+        is_outside = piece.block < 0 and layers > 0
         is_there = piece.rows != "none" and (piece.block >= first or is_outside)
         if piece.is_expert and piece.block < expert_blocks:
             is_there = False
         (device if is_there else host).append(piece)
-    share = 0.0 if cpu_cache else blocks / contents.blocks
-    return BlockPlacement(blocks, contents.blocks, expert_blocks, share, tuple(device), tuple(host))
+    share = 0.0 if cpu_cache else max(layers - 1, 0) / contents.blocks
+    return BlockPlacement(layers, contents.blocks, expert_blocks, share, tuple(device), tuple(host))
 
 
 def candidates(
@@ -75,33 +81,33 @@ def candidates(
     cpu_expert_blocks: int | None = None,
     cpu_cache: bool = False,
 ) -> Iterator[BlockPlacement]:
-    """Yield the placements that fit into the memory of a device: the most blocks, and all without some experts.
+    """Yield the placements that fit into the memory of a device: the most layers, and all without some experts.
 
-    Numbers of blocks that the question states are kept.
+    Numbers of layers that the question states are kept.
     """
-    total = contents.blocks
+    total = contents.blocks + 1
     expert_blocks = cpu_expert_blocks or 0
-    cache_bytes = 0.0 if cpu_cache else contents.cache_bytes(context) / total
+    cache_bytes = 0.0 if cpu_cache else contents.cache_bytes(context) / contents.blocks
     block_bytes: dict[int, float] = defaultdict(float)
     expert_bytes: dict[int, float] = defaultdict(float)
     for piece in contents.pieces:
         if piece.rows != "none":
             (expert_bytes if piece.is_expert else block_bytes)[max(piece.block, -1)] += piece.resident_bytes
 
-    def size_of(blocks: int, without_experts: int) -> float:
-        first = total - blocks
-        chosen = [block for block in block_bytes if block >= first or (block < 0 and blocks == total)]
+    def size_of(layers: int, without_experts: int) -> float:
+        first = total - layers
+        chosen = [block for block in block_bytes if block >= first or (block < 0 and layers > 0)]
         dense = sum(block_bytes[block] for block in chosen)
         experts = sum(size for block, size in expert_bytes.items() if block >= max(first, without_experts))
-        return dense + experts + blocks * cache_bytes
+        return dense + experts + max(layers - 1, 0) * cache_bytes
 
     requested = range(total, -1, -1) if gpu_layers is None else [gpu_layers]
-    most_blocks = next((blocks for blocks in requested if size_of(blocks, expert_blocks) <= free_bytes), None)
-    if most_blocks is not None:
-        yield place(contents, most_blocks, expert_blocks, cpu_cache)
-    if most_blocks == total or gpu_layers is not None or cpu_expert_blocks is not None or not expert_bytes:
+    most_layers = next((layers for layers in requested if size_of(layers, expert_blocks) <= free_bytes), None)
+    if most_layers is not None:
+        yield place(contents, most_layers, expert_blocks, cpu_cache)
+    if most_layers == total or gpu_layers is not None or cpu_expert_blocks is not None or not expert_bytes:
         return
-    for without in range(1, total + 1):
+    for without in range(1, contents.blocks + 1):
         if size_of(total, without) <= free_bytes:
             yield place(contents, total, without, cpu_cache)
             return

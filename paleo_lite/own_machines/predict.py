@@ -394,8 +394,8 @@ def _possible_placements(
 ) -> list[BlockPlacement]:
     """Return the placements that fit into the memory; raise DoesNotFit if there is none."""
     context = question.context_of(contents)
-    # As under llama.cpp, a number above that of the blocks, such as 99, is all of them.
-    gpu_layers = None if question.gpu_layers is None else min(question.gpu_layers, contents.blocks)
+    # As under llama.cpp, a number above that of the blocks and the head, such as 99, is all of them.
+    gpu_layers = None if question.gpu_layers is None else min(question.gpu_layers, contents.blocks + 1)
     expert_blocks = question.expert_blocks_of(contents)
     possible = list(
         candidates(
@@ -408,8 +408,7 @@ def _possible_placements(
         )
     )
     if not possible:
-        blocks = gpu_layers or 0
-        requested = place(contents, blocks, expert_blocks or 0, question.cpu_cache)
+        requested = place(contents, gpu_layers or 0, expert_blocks or 0, question.cpu_cache)
         fitting = candidates(
             contents,
             budget_bytes - buffer_bytes,
@@ -417,10 +416,10 @@ def _possible_placements(
             cpu_expert_blocks=expert_blocks,
             cpu_cache=question.cpu_cache,
         )
-        most = next((placed.blocks for placed in fitting), 0)
+        most = next((placed.layers for placed in fitting), 0)
         fewer = f"use `--gpu-layers {most}`, which fits," if most else "use"
         raise DoesNotFit(
-            f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "
+            f"{contents.name} in {contents.weights} with {requested.blocks} blocks and a context of {context} needs "
             f"{(needed_bytes(contents, requested, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
             f"{budget_bytes / 1e9:.1f} GB: {fewer} narrower weights or a shorter context"
         )

@@ -43,7 +43,8 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     # Memory of a device in bytes, or as text such as ``"16GB"``, if it is not the one on record: Macs come with
     # several.
     device_memory: float | str | None = None
-    gpu_layers: int | None = None  # blocks on the device, ``-ngl``; None for the fastest that fits
+    # Layers on the device as ``-ngl`` counts them, from the last: the head, and blocks. None for the fastest that fits.
+    gpu_layers: int | None = None
     # Whether the experts (``--cpu-moe``), and keys and values (``--no-kv-offload``), are in the memory of the host.
     cpu_experts: bool = False
     cpu_cache: bool = False

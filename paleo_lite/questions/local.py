@@ -77,7 +77,8 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
     gpu_layers: int | str | None = option(
         group=ENGINE_GROUP, is_common=True, metavar="N|auto",
         spellings=("--gpu-layers", "--n-gpu-layers", "-ngl"),
-        help="Transformer blocks on the device. [default: auto, the fastest that fits]",
+        help="Layers on the device as llama.cpp counts them: the head, and the transformer blocks before it. [default: "
+        "auto, the fastest that fits]",
     )  # fmt: skip
     cpu_experts: bool = option(
         False, group=ENGINE_GROUP, is_common=True, spellings=("--cpu-experts", "--cpu-moe"),
@@ -179,11 +180,11 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
 
 
 def _parse_gpu_layers(gpu_layers: int | str | None) -> int | None:
-    """Return the number of blocks on the device; None for the fastest that fits."""
+    """Return the number of layers on the device; None for the fastest that fits."""
     if gpu_layers in (None, "auto"):
         return None
     if not str(gpu_layers).isdecimal():
-        raise BadValue(f"`--gpu-layers` must be a number of blocks or auto (got {gpu_layers!r})")
+        raise BadValue(f"`--gpu-layers` must be a number of layers or auto (got {gpu_layers!r})")
     return int(str(gpu_layers))
 
 

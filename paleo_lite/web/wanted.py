@@ -172,7 +172,7 @@ LABELS = {
     "cpu_experts": "Experts in the memory of the host",
     "cpu_expert_blocks": "First blocks whose experts are in the memory of the host",
     "cpu_cache": "KV cache in the memory of the host",
-    "gpu_layers": "Blocks on the device",
+    "gpu_layers": "Layers on the device",
     "tensor_split": "Proportions of the blocks on each device",
     "device_memory": "Memory of the device",
     "image_size": "Size of pictures",

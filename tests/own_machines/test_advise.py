@@ -182,7 +182,7 @@ def test_command() -> None:
         (("llama-3.1-8b",), "give the device with `--gpu`"),
         (("llama-3.1-8b", "--gpu", "apple-m4", "--device-memory", "16"), "must be at least 1 GB"),
         (("llama-3.1-8b", "--gpu", "rtx3060", "--advise", "--gpu-layers", "3"), "`--gpu-layers` is for one prediction"),
-        (("llama-3.1-8b", "--gpu", "rtx3060", "--gpu-layers", "many"), "must be a number of blocks or auto"),
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--gpu-layers", "many"), "must be a number of layers or auto"),
         (("llama-3.1-8b", "--gpu", "rtx3060", "--workers", "0"), "`--workers` must be an integer >= 1"),
     ],
 )

@@ -109,15 +109,26 @@ def test_experts_of_the_first_blocks_on_the_host() -> None:
 
 def test_the_largest_context_fits() -> None:
     found = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=8192))
-    again = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context, gpu_layers=32))
+    again = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context, gpu_layers=33))
     assert again.cpu is None
-    with pytest.raises(DoesNotFit, match=r"use `--gpu-layers 31`, which fits, narrower weights or a shorter context"):
-        predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context + 1024, gpu_layers=32))
+    with pytest.raises(DoesNotFit, match=r"use `--gpu-layers 32`, which fits, narrower weights or a shorter context"):
+        predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context + 1024, gpu_layers=33))
 
 
 def test_more_layers_than_blocks_are_all_of_them() -> None:
-    every, many = (predict_local("llama-3-8b", "rtx3090", LocalQuestion(gpu_layers=layers)) for layers in (32, 99))
+    every, many = (predict_local("llama-3-8b", "rtx3090", LocalQuestion(gpu_layers=layers)) for layers in (33, 99))
     assert many == every and many.is_whole
+
+
+def test_the_head_is_the_last_layer_and_the_first_on_the_device() -> None:
+    """llama.cpp: a layer is on the processor below n_layer + 1 - n_gpu_layers, and the head is layer n_layer."""
+    none, head, all_but_one, every = (
+        predict_local("llama-3.1-8b", "rtx4090", LocalQuestion(weights="q4_k_m", gpu_layers=layers))
+        for layers in (0, 1, 32, 33)
+    )
+    assert [found.gpu_blocks for found in (none, head, all_but_one, every)] == [0, 0, 31, 32]
+    assert none.token_s > head.token_s > all_but_one.token_s > every.token_s
+    assert every.is_whole and not all_but_one.is_whole
 
 
 def test_a_network_for_pictures_is_refused() -> None:
@@ -187,10 +198,10 @@ def test_a_power_limit_slows_prompts_more_than_answers(limit_w, answer_per_s, pr
     assert prompt_per_s is None or 512 / limited.prompt_s == pytest.approx(prompt_per_s, rel=0.1)
 
 
-@pytest.mark.parametrize("blocks", [32, 16])
-def test_watts_are_those_of_the_devices_where_the_processor_works_too(blocks: int) -> None:
-    found = predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m", gpu_layers=blocks))
-    assert any("the processor's are not included" in note for note in found.notes) == (blocks < 32)
+@pytest.mark.parametrize("layers", [33, 17])
+def test_watts_are_those_of_the_devices_where_the_processor_works_too(layers: int) -> None:
+    found = predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m", gpu_layers=layers))
+    assert any("the processor's are not included" in note for note in found.notes) == (layers < 33)
 
 
 def test_a_limit_above_the_power_changes_nothing() -> None:
