@@ -19,6 +19,7 @@ from ..calibration.measurements import (
     FitOrigin,
     Measurement,
     describe_columns,
+    describe_others,
     is_measurements_csv,
     provenance_of,
     read_inputs,
@@ -282,7 +283,7 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
             steps += measure_profiles(
                 profiles, device.id, network_name, precision, batch_size, question.name_pattern, hardware_paths
             )
-        steps = select_measurements(steps, device, precision, hardware_paths)
+        steps, origin = _select(steps, device, precision, hardware_paths, origin)
         provenance = provenance_of(steps, origin)
         prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
         measurements, fit = fit_device(steps, device, precision, prior)
@@ -294,7 +295,7 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
     else:
         machine = Machine(device)
         if steps:
-            steps = select_measurements(steps, device, precision, hardware_paths)
+            steps, origin = _select(steps, device, precision, hardware_paths, origin)
         runs: list[PppRun] = []
         shares: list[PppShare] = []
         if network is not None and profiles:
@@ -309,6 +310,14 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
     if output_path is not None:
         write_calibration(fitted.calibration, output_path, question.force)
     return fitted
+
+
+def _select(
+    steps: list[Measurement], device: Device, precision: str, hardware_paths: list[Path], origin: FitOrigin
+) -> tuple[list[Measurement], FitOrigin]:
+    """Return the measurements of a device in a precision, and their origin with a note on the others."""
+    selected = select_measurements(steps, device, precision, hardware_paths)
+    return selected, origin._replace(notes=[*origin.notes, *describe_others(steps, selected)])
 
 
 @check_arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -316,6 +317,17 @@ def select_measurements(
             f"no measurement of {device.id} in {precision} among {len(measurements)}: there are {available}"
         )
     return selected
+
+
+def describe_others(measurements: Sequence[Measurement], selected: Sequence[Measurement]) -> list[str]:
+    """Return a note on the measurements that are of another device or precision; none if all are selected."""
+    of_others = Counter(f"{step.gpu} in {step.precision}" for step in measurements)
+    of_others.subtract(f"{step.gpu} in {step.precision}" for step in selected)
+    named = [f"{count} of {name}" for name, count in sorted(of_others.items()) if count]
+    if not named:
+        return []
+    count, others = len(measurements) - len(selected), ", ".join(named)
+    return [f"{format_plural(count, 'measurement')} of other devices or precisions left out: {others}"]
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

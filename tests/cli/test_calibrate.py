@@ -143,6 +143,17 @@ def test_measurements_of_two_files_count_once(tmp_path: Path, csv_file: Path) ->
     assert "4 measurements" in ppp.stdout and "which count once" in ppp.stdout
 
 
+@pytest.mark.parametrize("model", ["calibrated", "ppp"])
+def test_measurements_of_other_devices_are_named(csv_file: Path, model: str) -> None:
+    others = ["t4,resnet50,32,inference,fp32,0.11", "titan-rtx,resnet50,12,inference,fp16,0.02"]
+    csv_file.write_text("\n".join([HEAD, *ROWS, *others]) + "\n")
+    output = run("calibrate", str(csv_file), "--gpu", "titan-rtx", "--time-model", model).output
+    note = "2 measurements of other devices or precisions left out: 1 of t4 in fp32, 1 of titan-rtx in fp16"
+    assert note in " ".join(output.split())
+    csv_file.write_text("\n".join([HEAD, *ROWS]) + "\n")
+    assert "left out" not in run("calibrate", str(csv_file), "--gpu", "titan-rtx", "--time-model", model).output
+
+
 def test_calibration_of_another_device_is_an_error() -> None:
     name = next(iter(shipped_calibrations()))
     with pytest.raises(CalibrationFailed, match="not for k80"):
