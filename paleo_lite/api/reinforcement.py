@@ -15,6 +15,7 @@ import numpy as np
 
 from ..architectures import Network
 from ..calibration.store import evidence_of
+from ..counting.kinds import is_grouped_product
 from ..distributed.job import Job
 from ..distributed.link_causes import learned_topology, link_notes
 from ..distributed.links import device_link
@@ -33,6 +34,8 @@ from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, LargestMicroBatch, TrainerTimes, time_trainer
 from ..reinforcement.weights import (
+    MASTER_BYTES,
+    OffloadedState,
     TransferRoute,
     WeightTransfer,
     gather_blocks,
@@ -182,8 +185,15 @@ def _check(question: Rl, devices: Devices) -> None:
         raise BadValue(
             f"`--rollout-tensor` must divide the {devices.rollouts} devices of rollouts (got {per_engine} per engine)"
         )
+    framework = question.framework_rules
+    takes_turns = devices.is_colocated and question.rules.rolls_out
+    if question.offload is not None and not (takes_turns or framework.offloads_by_phase):
+        raise BadValue(
+            f"`--offload` makes room for engines on the devices of the trainer, which are none here: leave it out with "
+            f"`--framework {question.framework}`"
+        )
     divided = [name for name in ("tensor", "pipeline", "expert_parallel") if getattr(question, name) > 1]
-    if divided and not question.framework_rules.has_megatron:
+    if divided and not framework.has_megatron:
         raise BadValue(
             f"`--{divided[0].replace('_', '-')}` needs a trainer that divides blocks, which `--framework "
             f"{question.framework}` does not have: leave it out, or give another framework"
@@ -339,6 +349,13 @@ def time_trainer_of(
     times = time_trainer(job, topology, parallel, batching, largest, constants, adapter_units=len(adapters))
     if framework.moves_moments:
         times = _with_moved_moments(times, question.updates_per_step, devices, constants)
+    state = offloaded_state(question, devices, job.workload.network, times.optimizer_bytes)
+    times = msgspec.structs.replace(
+        times,
+        forward_s=times.forward_s + state.parameters_s,
+        update_s=times.update_s + state.parameters_s + state.optimizer_s,
+        offloaded=state,
+    )
     if question.lora is None or not has_reference(question):
         return times
     frozen = replace(question, lora=None)
@@ -355,6 +372,28 @@ def _with_moved_moments(times: TrainerTimes, updates: int, devices: Devices, con
         memory_bytes = max(memory_bytes - moments_bytes, times.optimizer_bytes + 2 * times.parameter_bytes)
     update_s = times.update_s + updates * _moved_s(devices, moments_bytes, constants)
     return msgspec.structs.replace(times, update_s=update_s, memory_bytes=memory_bytes)
+
+
+def offloaded_state(question: Rl, devices: Devices, network: Network, optimizer_bytes: float = 0.0) -> OffloadedState:
+    """Return the time of state that comes to the devices of the trainer for every phase, as a framework may do.
+
+    FSDP has parameters in fp32, which are the master weights, too; Megatron-LM has them in 16 bits.
+    """
+    framework = question.framework_rules
+    if not framework.offloads_by_phase or not has_host_link(devices.device):
+        return OffloadedState()
+    rate = host_bandwidth_bytes_per_s(devices.device)
+    if question.uses_megatron:
+        experts = sum(layer.parameters for layer in network.layers if is_grouped_product(layer))
+        per_stage = (network.parameters - experts) / question.tensor + experts / question.expert_parallel
+        parameter_bytes = per_stage * bytes_per_number(question.precision) / question.pipeline
+    else:
+        parameter_bytes = MASTER_BYTES * network.parameters / devices.trainer
+        optimizer_bytes *= MOMENTS_SHARE
+    return OffloadedState(
+        2 * parameter_bytes / rate if framework.offloads_parameters else 0.0,
+        2 * optimizer_bytes / rate if framework.offloads_optimizer else 0.0,
+    )
 
 
 MOMENTS_SHARE = 8 / 12
@@ -453,13 +492,15 @@ def roll_out_samples(
 def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants) -> WeightTransfer:
     """Return the way of the weights, or of the adapters where they alone are trained and are not merged."""
     framework, network = question.framework_rules, job.workload.network
+    state_s = offloaded_state(question, devices, network).parameters_s
     usual = framework.transfer if devices.is_colocated else framework.transfer_apart
     asked = settings_of(question.engine_settings).get("transfer")
     adapters = () if framework.merges_adapters else adapter_products(job.workload.trained_layers)
     if adapters and has_adapter_units(question) and devices.is_colocated and asked is None:
-        return gather_blocks(network, adapters, constants, _kept_weights_s(question, devices, network))
+        wake_s = _kept_weights_s(question, devices, network)
+        return _with_state(gather_blocks(network, adapters, constants, wake_s), state_s)
     evidence = evidence_of(question.calibration)
-    return transfer_weights(
+    transfer = transfer_weights(
         network,
         question.used_rollout_precision,
         learned_topology(devices.topology, devices.device, evidence, TRAINING),
@@ -472,6 +513,12 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
         constants,
         adapters=adapters,
     )
+    return _with_state(transfer, state_s)
+
+
+def _with_state(transfer: WeightTransfer, state_s: float) -> WeightTransfer:
+    """Return a transfer for which the parameters of the trainer come to its devices, and leave them again."""
+    return transfer._replace(time_s=transfer.time_s + state_s)
 
 
 def _kept_weights_s(question: Rl, devices: Devices, network: Network) -> float:
@@ -495,6 +542,8 @@ def _swapped_s(
     framework = question.framework_rules
     swapped_bytes = 0.0
     if devices.is_colocated and rollouts is not None:
+        if framework.offloads_by_phase:
+            framework = framework._replace(offloads_optimizer=False, offloads_parameters=False)  # which phases have
         if framework.offloads_optimizer:
             swapped_bytes += trainer.optimizer_bytes
         if framework.offloads_parameters:

@@ -138,6 +138,7 @@ def _describe(predicted: Predicted) -> Described:
         is_eager=question.is_eager,
         memory_fraction=question.memory_fraction(is_colocated=devices.is_colocated),
         has_reference=setup.has_reference,
+        offload=question.offload,
         lora=question.lora,
     )
 

@@ -10,7 +10,7 @@ import click
 
 from ..counting.work import MEGATRON
 from ..errors import BadValue
-from ..reinforcement.frameworks import FRAMEWORKS
+from ..reinforcement.frameworks import FRAMEWORKS, OPTIMIZER, PARAMETERS
 from .completion import NETWORK, PLATFORM
 from .names import Names
 from .option import Several, option
@@ -153,6 +153,11 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         "(Megatron-LM). [default: that of the framework; Megatron-LM's with --tensor, --pipeline or "
         "--expert-parallel]",
     )  # fmt: skip
+    offload: Several[str | None] = option(
+        group=TRAINING_GROUP, type=Names("offload", ".reinforcement.frameworks:OFFLOADS"), metavar="STATE",
+        help="State of the trainer in the memory of the host while nothing needs it: none, optimizer, parameters, "
+        "optimizer+parameters. [default: that of the framework: none with verl, both with nemo-rl]",
+    )  # fmt: skip
     recompute: Several[str | None] = option(
         group=TRAINING_GROUP, type=Names("recomputation", ".distributed.parallel_config:RECOMPUTATIONS"),
         metavar="NAME",
@@ -240,8 +245,12 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
 
     @property
     def framework_rules(self) -> Framework:
-        """The record of the framework."""
-        return FRAMEWORKS[self.framework]
+        """The record of the framework, with the state that is offloaded as asked for."""
+        framework = FRAMEWORKS[self.framework]
+        if self.offload is None:
+            return framework
+        parts = str(self.offload).split("+")
+        return framework._replace(offloads_optimizer=OPTIMIZER in parts, offloads_parameters=PARAMETERS in parts)
 
     @property
     def uses_megatron(self) -> bool:

@@ -18,6 +18,15 @@ TRANSFERS = {
 }
 """How weights get from the trainer to the engines."""
 
+OPTIMIZER, PARAMETERS = "optimizer", "parameters"
+OFFLOADS = {
+    "none": "all state of the trainer stays on its devices",
+    OPTIMIZER: "the optimizer's state",
+    PARAMETERS: "the parameters",
+    f"{OPTIMIZER}+{PARAMETERS}": "both",
+}
+"""State of the trainer that lies in the memory of the host while nothing of the trainer needs it."""
+
 FREE, SLEEP = "free", "sleep"
 """What an engine does with its weights during training: drops them, or keeps them in the memory of the host."""
 
@@ -52,6 +61,9 @@ class Framework(NamedTuple):
     # Whether the moments of the optimizer are in the memory of the host but for the update of the weights itself.
     moves_moments: bool = False
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
+    # Whether what is offloaded comes to the devices for every phase that needs it, through pinned memory, and leaves
+    # them after it; otherwise it leaves them for the rollouts alone.
+    offloads_by_phase: bool = False
     # Whether the reference lies in the memory of the host until it computes, even where no engine needs the room.
     swaps_reference: bool = False
     # Whether FSDP shards every matrix of an adapter as a unit of its own, which the host gathers in every pass.
@@ -87,6 +99,9 @@ FRAMEWORKS = {
         execution="eager",
         sharding="full-shard",
         packs_longest=True,  # asserted by rearrange_micro_batches, verl/utils/seqlen_balancing.py
+        # offload_fsdp_model_to_cpu and load_fsdp_model_to_gpu in verl/utils/fsdp_utils.py, around every phase of
+        # verl/workers/fsdp_workers.py: `to("cpu", non_blocking=True)` copies to pinned memory.
+        offloads_by_phase=True,
         has_adapter_units=True,  # get_fsdp_wrap_policy of the usual strategy fsdp, verl/utils/fsdp_utils.py
         # state_dict() gathers every unit, which PyTorch then cuts into shards (_sharded_pre_state_dict_hook), and
         # full_tensor() gathers every tensor again: verl/workers/sharding_manager/fsdp_vllm.py at 004c888.

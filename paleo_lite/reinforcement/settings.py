@@ -10,6 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from ..text import format_plural
+from .frameworks import OPTIMIZER, PARAMETERS
 
 
 class Described(NamedTuple):
@@ -41,6 +42,7 @@ class Described(NamedTuple):
     is_eager: bool
     memory_fraction: float | None
     has_reference: bool
+    offload: str | None  # state of the trainer that was asked to be in the memory of the host; None for the usual
     lora: int | None  # rank of adapters; None without them
 
 
@@ -297,6 +299,10 @@ def _verl_rollout_settings(step: Described) -> dict[str, Any]:
         settings[f"{actor}.ulysses_sequence_parallel_size"] = step.context_parallel
         if step.lora is not None:
             settings["actor_rollout_ref.model.lora_rank"] = step.lora
+    if step.offload is not None:
+        section = f"{actor}.megatron" if step.is_megatron else f"{actor}.fsdp_config"
+        settings[f"{section}.param_offload"] = PARAMETERS in step.offload
+        settings[f"{section}.optimizer_offload"] = OPTIMIZER in step.offload
     settings |= _verl_micro_batches(step)
     settings[f"{rollout}.tensor_model_parallel_size"] = step.rollout_tensor
     settings[f"{rollout}.enforce_eager"] = step.is_eager

@@ -25,6 +25,7 @@ from ..distributed.stage_communication import activation_communication_s, exchan
 from ..distributed.stage_memory import replica_groups
 from ..distributed.step_plan import Plan, plan_step
 from .constants import RlConstants
+from .weights import OffloadedState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,6 +75,7 @@ class TrainerTimes(msgspec.Struct, frozen=True):
     description: str  # the parallel configuration as text
     adapter_units: int = 0  # matrices of adapters that hosts gather one by one
     waits_for_host: bool = False  # whether an update takes the time of the host, for these matrices
+    offloaded: OffloadedState = OffloadedState()  # of each phase, in the times above
     # One forward pass of the frozen weights, without adapters; None where that is `forward_s`.
     frozen_forward_s: float | None = None
 

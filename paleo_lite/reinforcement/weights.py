@@ -79,6 +79,13 @@ def transfer_weights(
     return WeightTransfer(time_s, received_bytes, tensors, rate, gathered_bytes)
 
 
+class OffloadedState(NamedTuple):
+    """Seconds in which state of the trainer comes to its device for a phase and leaves it again."""
+
+    parameters_s: float = 0.0
+    optimizer_s: float = 0.0
+
+
 UNIT_PASSES_OF_GATHERED_BLOCKS = 2
 """Forward passes whose time the host takes to gather an adapter, read it and free it again."""
 

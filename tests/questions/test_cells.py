@@ -127,6 +127,8 @@ BY_BASE: dict[tuple[str, str], Any] = {
     ("rl apart", "platform"): "dgx-a100",
     ("rl", "engine_settings"): "max-sequences=2",
     ("rl apart", "engine_settings"): "eager=yes",
+    ("rl", "offload"): "none",
+    ("rl apart", "offload"): "none",
     ("rl", "precision"): "fp8",
     ("rl apart", "precision"): "fp8",
     ("rl", "workers"): 16,

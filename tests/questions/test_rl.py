@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from paleo_lite.cli import main
-from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.errors import BadValue, DoesNotFit, UnknownName
 from paleo_lite.questions.option import options_of
 from paleo_lite.questions.rl_options import Rl
 from paleo_lite.reinforcement.algorithms import ALGORITHMS
@@ -33,8 +33,8 @@ def ask(**changes: Any) -> Any:
     return pl.rl(**{**SMALL, **changes})
 
 
-def test_rl_has_at_most_46_options() -> None:
-    assert len(options_of(Rl)) <= 46
+def test_rl_has_at_most_47_options() -> None:
+    assert len(options_of(Rl)) <= 47
 
 
 def test_only_language_models_are_trained_so() -> None:
@@ -365,3 +365,16 @@ def test_engines_that_do_not_run_on_the_devices_get_a_note() -> None:
     notes = pl.rl("qwen3-0.6b", **asked).notes
     assert any(note.startswith("rollouts do not run: vllm (0.17 and later) needs") for note in notes)
     assert not any("do not run" in note for note in pl.rl("qwen3-0.6b", **{**asked, "gpu": "a100-sxm-80gb"}).notes)
+
+
+def test_offload_is_refused_where_no_engine_needs_the_room() -> None:
+    with pytest.raises(BadValue, match="`--offload` makes room for engines on the devices of the trainer"):
+        ask(offload="optimizer", rollout_workers=4)
+    with pytest.raises(BadValue, match="`--offload` makes room"):
+        ask(offload="optimizer", algorithm="dpo")
+    assert ask(offload="optimizer", algorithm="dpo", framework="verl").time_s > 0
+
+
+def test_an_unknown_state_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(UnknownName, match=r"valid names: none, optimizer"):
+        ask(offload="cpu")

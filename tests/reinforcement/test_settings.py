@@ -111,7 +111,8 @@ def described(algorithm: str, **changes: Any) -> Described:
         micro_batch=4, micro_batch_tokens=None, samples_of_rank=4, trainer_devices=24,
         tensor=1, pipeline=1, context_parallel=2, expert_parallel=1, is_megatron=False, precision="bf16",
         rollout_tensor=2, rollout_precision="fp8", rollout_devices=8, devices=32, devices_per_node=8,
-        is_colocated=False, steps_off=1, is_eager=False, memory_fraction=0.6, has_reference=True, lora=None,
+        is_colocated=False, steps_off=1, is_eager=False, memory_fraction=0.6, has_reference=True,
+        offload=None, lora=None,
     )  # fmt: skip
     return step._replace(**changes)
 

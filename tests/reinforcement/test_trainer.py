@@ -30,6 +30,7 @@ from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.trainer import Batching, micro_batch_forward_s, relative_work, slowest_rank, split_step
 from paleo_lite.reinforcement.weights import swap_s
 from paleo_lite.timing import RooflineModel
+from paleo_lite.timing.offload import host_bandwidth_bytes_per_s
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.workload import Workload
 
@@ -233,3 +234,18 @@ def test_moments_come_to_the_devices_for_each_update() -> None:
     copied_s = swap_s(find_device("h100-sxm"), 8 * parameters / 2, rl_constants(), 2)
     assert moved.update_s == pytest.approx(resident.update_s + 2 * copied_s, rel=0.01)
     assert moved.memory_bytes < resident.memory_bytes and moved.forward_s == resident.forward_s
+
+
+def test_verl_brings_offloaded_state_to_the_devices_for_each_phase() -> None:
+    """By hand: 4 bytes of each parameter of FSDP in fp32 and 8 of its moments, of which each of two devices has a half.
+
+    offload_fsdp_model_to_cpu and load_fsdp_model_to_gpu of verl copy to and from pinned memory, once a phase.
+    """
+    whole = {"lora": None, "updates_per_step": 2}
+    moved, resident = passes(offload="optimizer+parameters", **whole), passes(**whole)
+    parameters = find_network("qwen2.5-0.5b").parameters
+    rate = host_bandwidth_bytes_per_s(find_device("h100-sxm"))
+    assert moved.forward_s - resident.forward_s == pytest.approx(2 * 4 * parameters / 2 / rate)
+    assert moved.update_s - resident.update_s == pytest.approx(2 * (4 + 8) * parameters / 2 / rate, rel=1e-3)
+    assert passes(offload="optimizer", **whole).forward_s == resident.forward_s
+    assert passes(offload="none", **whole) == resident

@@ -131,3 +131,22 @@ def test_an_engine_takes_its_weights_back_before_it_gets_adapters() -> None:
     slower = predict_transfer(question).time_s - predict_transfer(replace(question, rollout_tensor=8)).time_s
     kept_bytes = 2 * find_network("qwen2.5-7b").parameters
     assert slower == pytest.approx(kept_bytes * (1 / 2 - 1 / 8) / host_bandwidth_bytes_per_s(find_device("h100-sxm")))
+
+
+def test_offloaded_parameters_come_for_the_transfer_and_leave_again() -> None:
+    """By hand: FSDP has 4 bytes of each parameter on one of 8 devices, Megatron-LM 2 on every fourth."""
+    question = pl.Rl("qwen2.5-7b", gpu="a100-sxm-80gb", workers=8, framework="verl", rollout_tensor=2)
+    moved_bytes = 2 * 4 * find_network("qwen2.5-7b").parameters / 8
+    rate = host_bandwidth_bytes_per_s(find_device("a100-sxm-80gb"))
+    for degrees in ({}, {"tensor": 2, "pipeline": 2}):
+        stays = predict_transfer(replace(question, **degrees)).time_s
+        moved = predict_transfer(replace(question, offload="parameters", **degrees)).time_s
+        assert moved - stays == pytest.approx(moved_bytes / rate)
+
+
+def test_other_frameworks_move_state_once_a_step() -> None:
+    """The optimizer's state of openrlhf leaves for the rollouts; with all on the devices nothing of it moves."""
+    asked = {"gpu": "h100-sxm", "workers": 8, "prompts": 8, "framework": "openrlhf", "algorithm": "rloo"}
+    usual, stays = pl.rl("qwen3-0.6b", **asked), pl.rl("qwen3-0.6b", offload="none", **asked)
+    assert usual.phases["state"] > stays.phases["state"] and usual.phases["update"] == stays.phases["update"]
+    assert stays.rollout_bytes > usual.rollout_bytes

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.api.reinforcement import predict_trainer, predict_transfer
+from paleo_lite.api.reinforcement import make_job, offloaded_state, predict_trainer, predict_transfer
 from paleo_lite.api.reinforcement_devices import Devices, find_devices
 from paleo_lite.errors import PaleoError
 from paleo_lite.questions.records import settings_of
@@ -46,7 +46,8 @@ class FittedPart(NamedTuple):
     scaled_s: dict[str, float]  # seconds that a constant multiplies
     divided_s: dict[str, float]  # seconds that a constant divides
     host_s: dict[str, float]  # seconds that a constant multiplies, of the host at the same time
-    fixed_s: float = 0.0  # seconds that no constant changes
+    fixed_s: float = 0.0  # seconds that no constant changes, while the host works
+    state_s: float = 0.0  # seconds that no constant changes, while nothing else does
     exchange_s: tuple[float, ...] = ()  # seconds beside kernels at each of `SHARDED_SHARES`; empty of transfers
 
 
@@ -71,20 +72,24 @@ def _transfer_part(row: RlMeasurement, constants: RlConstants) -> FittedPart:
     gathering = dict.fromkeys(("gathered_master_bytes_per_s", *FITTED_TOGETHER), 1.0)
     without_gathering = dict.fromkeys(gathering, math.inf)
     at_full_rates = msgspec.structs.replace(constants, **bare, **full_shares, **without_gathering)
+    devices = find_devices(row.question)
     wires = predict_transfer(row.question, at_full_rates)
+    job = make_job(row.question, devices.device, row.question.response_tokens)
+    state_s = offloaded_state(row.question, devices, job.workload.network).parameters_s
     gathered = predict_transfer(row.question, msgspec.structs.replace(at_full_rates, **gathering))
     divided = {"gathered_master_bytes_per_s": gathered.time_s - wires.time_s}
     scaled = {"handover_s": 1.0}
     if has_units(row):  # whose engine takes its weights back at the rate of pinned memory
         scaled["unit_s"] = float(UNIT_PASSES_OF_GATHERED_BLOCKS * wires.tensors)
-        return FittedPart(row, row.phases["transfer"], scaled, divided, {}, fixed_s=wires.time_s)
-    divided[share_of(row, find_devices(row.question))] = wires.time_s
+        fixed_s = wires.time_s - state_s
+        return FittedPart(row, row.phases["transfer"], scaled, divided, {}, fixed_s=fixed_s, state_s=state_s)
+    divided[share_of(row, devices)] = wires.time_s - state_s
     scaled["resharded_tensor_s" if path_of(row) == RESHARDED else "tensor_s"] = float(wires.tensors)
     if row.question.rollout_precision == "fp8" and row.has_conversion:
         scaled["converted_s"] = float(wires.tensors)
     if row.part != TRANSFER:
         scaled["wake_s"] = 1.0
-    return FittedPart(row, row.phases["transfer"], scaled, divided, {})
+    return FittedPart(row, row.phases["transfer"], scaled, divided, {}, state_s=state_s)
 
 
 def path_of(row: RlMeasurement) -> str:
@@ -109,18 +114,23 @@ def _trainer_parts(row: RlMeasurement, constants: RlConstants) -> list[FittedPar
     waiting = [
         predict_trainer(row.question, msgspec.structs.replace(without, sharded_share=share)) for share in SHARDED_SHARES
     ]
+    state = times.offloaded
     parts = []
-    for phase, name in (("update", "update_s"), ("old_log_probs", "forward_s")):
+    for phase, name, state_s in (
+        ("update", "update_s", state.parameters_s + state.optimizer_s),
+        ("old_log_probs", "forward_s", state.parameters_s),
+    ):
         if not row.phases.get(phase):
             continue
         first, second = (1 / share for share in UNPINNED_SHARES)
         waiting_s = [getattr(each, name) for each in waiting]
         moved_s = (getattr(slower, name) - waiting_s[0]) / (second - first)  # over a whole link
         device_s = getattr(times, name) - waiting_s[0]
-        host_s = {"unit_s": getattr(host, name)} if has_units(row) else {}
+        host_s = {"unit_s": getattr(host, name) - state_s} if has_units(row) else {}
         scaled, divided = {"other_slowdown": device_s}, {"unpinned_share": moved_s}
-        exchange_s = tuple(seconds - first * moved_s for seconds in waiting_s)
-        parts.append(FittedPart(row, row.phases[phase], scaled, divided, host_s, exchange_s=exchange_s))
+        exchange_s = tuple(seconds - first * moved_s - state_s for seconds in waiting_s)
+        measured_s = row.phases[phase]
+        parts.append(FittedPart(row, measured_s, scaled, divided, host_s, exchange_s=exchange_s, state_s=state_s))
     return parts
 
 
@@ -135,4 +145,5 @@ def part_s(part: FittedPart, constants: dict[str, float]) -> float:
     device_s += sum(amount / constants[name] for name, amount in part.divided_s.items())
     if part.exchange_s:  # nearly in proportion to the time of the wires
         device_s += float(np.interp(1 / constants["sharded_share"], 1 / np.array(SHARDED_SHARES), part.exchange_s))
-    return max(device_s, sum(constants[name] * amount for name, amount in part.host_s.items()))
+    host_s = sum(constants[name] * amount for name, amount in part.host_s.items())
+    return max(device_s, host_s) + part.state_s

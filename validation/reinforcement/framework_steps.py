@@ -307,8 +307,9 @@ def _question(row: dict[str, str], **changes: Any) -> pl.Rl:
         "updates_per_step": _updates_of(row),
         "micro_batch": _micro_batch_of(row["micro_batch"], int(row["gpus"] or 8)),
         "micro_batch_tokens": PACKED_TOKENS if row["micro_batch"].startswith("packed") else None,
-        "recompute": "none" if "checkpointing OFF" in row["notes"] else None,
+        "recompute": _recomputation_of(row["notes"]),
         "lora": _lora_of(row["lora"]),
+        "offload": "optimizer+parameters" if row["offload"].startswith("param+optimizer") else None,
         "tensor": _number(row["train_tp"]),
         "pipeline": _number(row["train_pp"]),
         "expert_parallel": _number(row["train_ep"]),
@@ -317,6 +318,13 @@ def _question(row: dict[str, str], **changes: Any) -> pl.Rl:
         "reference": row["reference_model"].startswith("yes") if row["reference_model"] else None,
     }
     return pl.Rl(**{**options, **changes})
+
+
+def _recomputation_of(notes: str) -> str | None:
+    """Return the recomputation that notes state; None if they do not."""
+    if "checkpointing OFF" in notes:
+        return "none"
+    return "full" if "full recompute" in notes else None
 
 
 def _device_of(text: str) -> str:
