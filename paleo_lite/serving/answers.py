@@ -29,7 +29,6 @@ from .launch import launch, to_launch
 from .notes import (
     front_end_notes,
     in_step_notes,
-    mean_context,
     notes_of,
     queue_notes,
     rounds_notes,
@@ -373,7 +372,7 @@ def _decode_kernels(deployment: Deployment, traffic: Traffic, sequences: float) 
     if int(traffic.output_tokens.max()) == 1:
         return None
     adapters = None if deployment.adapters is None else (deployment.adapter_cost, deployment.adapters.slots)
-    return time_decode_kernels(deployment.on_device, sequences, mean_context(traffic), adapters)
+    return time_decode_kernels(deployment.on_device, sequences, traffic.mean_context, adapters)
 
 
 def _simulate_level(

@@ -29,7 +29,7 @@ from .causes import RemainingWidths, causes_of_iterations, causes_of_users, rema
 from .drafts import HEADS
 from .elastic import Elasticity
 from .flood import simulate_flood
-from .host_intervals import HostWidths, count_running, host_widths, mean_context
+from .host_intervals import HostWidths, count_running, host_widths
 from .intervals import summarize_latencies
 from .iteration import has_fitted_host
 from .iteration_times import IterationTimes
@@ -335,7 +335,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         """Return what the interval of the host adds to that of iterations that decode some sequences."""
         if not has_fitted_host(engine, self.on_device.kernels):
             return HostWidths()
-        return host_widths(tables, engine, sequences, mean_context(traffic), self.tokens_per_sequence)
+        return host_widths(tables, engine, sequences, traffic.mean_context, self.tokens_per_sequence)
 
     @property
     def tokens_per_sequence(self) -> int:
@@ -347,7 +347,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         captured = self.engine.captured_sequences
         if captured is None:
             return tables
-        context = mean_context(traffic)
+        context = traffic.mean_context
         launches = count_launches(self.on_device, context)
         return with_launches(tables, eager_launch_s() * launches, context, captured, self.tokens_per_sequence)
 

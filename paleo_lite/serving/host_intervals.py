@@ -67,17 +67,12 @@ def count_running(
     if rate_per_s is None:  # all arrive at once
         return most
     tokens_per_s = rate_per_s / replicas * float(traffic.output_tokens.mean())
-    context, sequences = mean_context(traffic), 1
+    context, sequences = traffic.mean_context, 1
     for _ in range(ROUNDS):
         iteration_s = _kernels_s(tables, sequences, context, tokens_per_sequence)
         iteration_s += sum(_host_s(tables, engine, sequences))
         sequences = max(min(round(tokens_per_s * iteration_s), most), 1)
     return sequences
-
-
-def mean_context(traffic: Traffic) -> float:
-    """Return the mean tokens before the next one of sequences that decode."""
-    return float((traffic.input_tokens + traffic.output_tokens / 2)[traffic.counted].mean())
 
 
 def _kernels_s(tables: IterationTimes, sequences: int, context: float, tokens_per_sequence: int) -> float:

@@ -39,7 +39,7 @@ def notes_of(
     """Return given notes, and those on the traffic and on what is simulated, but not on its launch."""
     deployment = prepared.deployment
     on_device, timer = deployment.on_device, deployment.timer
-    context = mean_context(traffic)
+    context = traffic.mean_context
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
     requested = _setting_notes(prepared, figures["mean_sequences"] or 1.0)
     if deployment.options.speculation.heads == "mtp":
@@ -376,12 +376,6 @@ def _setting_notes(prepared: PreparedDeployment, sequences: float) -> list[str]:
     else:
         note += f"leaves {speed:.0%} of the speed of a decode step with {sequences:.3g} sequences"
     return [*clock_notes(on_device.machine), note]
-
-
-def mean_context(traffic: Traffic) -> float:
-    """Return the mean tokens in the cache of a sequence over all its decode iterations."""
-    contexts = traffic.input_tokens + traffic.output_tokens / 2
-    return float(np.average(contexts, weights=traffic.output_tokens))
 
 
 def most_sequences_that_pay(prepared: PreparedDeployment, context: float) -> int:

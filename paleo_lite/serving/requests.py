@@ -89,11 +89,16 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
         return len(self.arrival_s)
 
     @property
+    def mean_context(self) -> float:
+        """Mean tokens in the cache of a sequence over all its decode iterations: long answers decode more often."""
+        centres = self.input_tokens + self.output_tokens / 2
+        return float(np.average(centres, weights=self.output_tokens))
+
+    @property
     def context_spread(self) -> float:
         """By how much contexts of decoding differ from their mean at most, if they were spread evenly around it."""
         centres = self.input_tokens + self.output_tokens / 2
-        mean = np.average(centres, weights=self.output_tokens)
-        variances = (centres - mean) ** 2 + self.output_tokens**2 / 12  # of a range of length L: L^2 / 12
+        variances = (centres - self.mean_context) ** 2 + self.output_tokens**2 / 12  # of a range of length L: L^2 / 12
         return float(np.sqrt(3 * np.average(variances, weights=self.output_tokens)))
 
     def is_same(self, other: Traffic) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.serving.lengths import Lengths, parse_lengths
-from paleo_lite.serving.requests import generate_traffic, read_trace
+from paleo_lite.serving.requests import Traffic, generate_traffic, read_trace
 
 
 def test_lengths_are_numbers_distributions_or_data_sets() -> None:
@@ -195,3 +195,9 @@ def test_a_trace_with_one_number_outside_its_range_is_refused(tmp_path: Path, li
 def test_more_users_than_requests_are_simulated_of_get_one_sentence():
     with pytest.raises(BadValue, match="1,000,000 users with 10 requests each send more than 2,000,000: give fewer"):
         generate_traffic(Lengths(10), Lengths(100), count=10_000_000, concurrency=1_000_000)
+
+
+def test_long_answers_decode_more_often_at_their_contexts() -> None:
+    """By hand: 10 iterations from 100 tokens on and 30 from 200 on; 105 and 215 tokens on average."""
+    traffic = Traffic(np.zeros(2), np.array([100, 200]), np.array([10, 30]))
+    assert traffic.mean_context == pytest.approx((10 * 105 + 30 * 215) / 40)
