@@ -9,7 +9,7 @@ import io
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -91,10 +91,19 @@ class ErrorHandlingGroup(click.Group):
             _report_output_error(error)
             sys.exit(1)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line up to the command; what is wrong with it is one sentence."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            _end_with_usage(ctx, error)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            _end_with_usage(ctx, error)
         except click.ClickException:
             raise
         except (click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -120,6 +129,16 @@ class ErrorHandlingGroup(click.Group):
             message = clean_message(f"{type(error).__name__}: {error}")
             click.echo(f"paleo-lite: internal error, {message} (use --debug to show where)", err=True)
             ctx.exit(1)
+
+
+def _end_with_usage(ctx: click.Context, error: click.UsageError) -> NoReturn:
+    """Print the sentence about a command line that cannot be parsed, and end with the exit code of click."""
+    from .usage import usage_sentence
+
+    if ctx.resilient_parsing or isinstance(error, click.exceptions.NoArgsIsHelpError):
+        raise error
+    click.echo(f"paleo-lite: {usage_sentence(error)}", err=True)
+    ctx.exit(error.exit_code)
 
 
 def _use_one_blas_thread() -> None:
@@ -174,7 +193,7 @@ class _LazyCommands(ErrorHandlingGroup):
         if not name.startswith("-") and not ctx.resilient_parsing:
             from ..questions.upgrade import MOVED_COMMANDS
 
-            message = MOVED_COMMANDS.get(name) or str(UnknownName("command", name, _COMMANDS))
+            message = MOVED_COMMANDS.get(name) or str(UnknownName("command", name, _COMMANDS, lists_all=True))
             raise click.UsageError(message, ctx)
         return None
 

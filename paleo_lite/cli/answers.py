@@ -14,7 +14,7 @@ import click
 from ..api.plotting import KINDS, Plot, check_chart_file
 from ..errors import BadValue
 from ..questions.kind import KINDS as QUESTIONS
-from ..questions.names import Names
+from ..questions.names import ListedNames, Names
 from ..questions.option import Options, OutputOption, parameters_of
 from ..result import Result
 from . import DEBUG
@@ -175,7 +175,11 @@ def _theme_option() -> click.Option:
 
 def _format_option() -> click.Option:
     return OutputOption(
-        ["--format"], type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
+        ["--format"],
+        type=ListedNames("output format", FORMATS),
+        default="table",
+        show_default=True,
+        help="Output format.",
     )
 
 

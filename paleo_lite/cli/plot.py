@@ -33,7 +33,7 @@ class _PlotGroup(click.Group):
         if name in KINDS:
             return _PlotCommand(name)
         if not name.startswith("-") and not ctx.resilient_parsing:
-            raise click.UsageError(str(UnknownName("chart", name, KINDS)), ctx)
+            raise click.UsageError(str(UnknownName("chart", name, KINDS, lists_all=True)), ctx)
         return None
 
 

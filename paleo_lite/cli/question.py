@@ -95,13 +95,6 @@ class QuestionCommand(AnswerCommand):
             result.to_dict, lambda: make_document(result, shown), lambda: result, chart=chart, result=result
         )
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; an unknown option is refused in one sentence."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise BadValue(error.format_message()) from None
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups: those that most questions need, or all."""
         which = ctx.meta.get(_HELP, "")

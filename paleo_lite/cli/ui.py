@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from ..api.serving import FIRST_PORT, prepare_page
+from ..questions.values import WholeNumber
 from . import DEBUG
 
 
 @click.command(params=[DEBUG])
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help=f"Port of the page. [default: {FIRST_PORT}, or the next free one]"
+    "--port", type=WholeNumber(65535), help=f"Port of the page. [default: {FIRST_PORT}, or the next free one]"
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 def ui(port: int | None, no_browser: bool) -> None:

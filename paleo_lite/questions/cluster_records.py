@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from .completion import LINK, PLATFORM
-from .names import Names, StrategyNames
+from .names import ListedNames, Names, StrategyNames
 from .option import Options, option
 from .records import COST_GROUP, PARALLEL_GROUP
 from .values import INTEGER, NUMBER, PPP, KeyValues, Quantity, YesNo
@@ -71,7 +71,7 @@ SCHEDULE_SETTINGS = KeyValues({"layout": click.STRING, "interleaved": INTEGER, "
 COMMUNICATION_SETTINGS = KeyValues(
     {
         "collective": Names("collective", ".distributed.collectives:COLLECTIVES"),
-        "precision": click.Choice(("fp32", "fp16", "bf16")),
+        "precision": ListedNames("precision", ("fp32", "fp16", "bf16")),
         "bucket": Quantity("B"),
         "overlap": YesNo(),
         "slowdown": NUMBER,

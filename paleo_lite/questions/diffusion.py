@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import click
 import msgspec
 
 from ..arguments import quote_value
@@ -16,7 +15,7 @@ from ..errors import BadValue, UnknownName
 from ..files import file_exists
 from .compare import compare, document_of, find_asked_device, half_precision
 from .kind import QuestionKind, make_function
-from .names import Names
+from .names import ListedNames, Names
 from .option import Several, option, options_of
 from .records import (
     COST_GROUP,
@@ -103,7 +102,7 @@ class Diffusion(
         help="Pictures or videos in all, 10k, to predict hours, cost and energy; in training samples of an epoch.",
     )  # fmt: skip
     phase: str = option(
-        "inference", group=NETWORK_GROUP, is_common=True, type=click.Choice(PHASES), metavar="NAME",
+        "inference", group=NETWORK_GROUP, is_common=True, type=ListedNames("phase", PHASES), metavar="NAME",
         help="inference; training is a step of the denoiser, forward the forward pass of it.",
     )  # fmt: skip
     offload: Any = option(  # one or several names
@@ -188,6 +187,8 @@ def _check_pipeline(network: Any) -> None:
     from ..architectures.pipelines.records import pipelines, pipelines_by_spelling, spelling_of
     from ..architectures.pipelines.sampling import find_pipeline
 
+    if network is None:
+        raise BadValue("`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b")
     if not isinstance(network, str) or find_pipeline(network) is None:
         spelling = spelling_of(network) if isinstance(network, str) else ""
         named = {record.name for known, record in pipelines_by_spelling().items() if known.startswith(spelling)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -43,7 +44,7 @@ class Names(click.Choice):  # type: ignore[type-arg]
             moved = MOVED_NAMES.get(self.category, {}).get(text)
             if moved is not None:
                 raise BadValue(moved)
-            raise UnknownName(self.category, text, self.choices)
+            raise UnknownName(self.category, text, self.choices, lists_all=True)
         return text
 
     @functools.cached_property
@@ -56,6 +57,14 @@ class Names(click.Choice):  # type: ignore[type-arg]
                 listed = listed()
             names.update(dict.fromkeys(listed))
         return tuple(names)
+
+
+class ListedNames(Names):
+    """One of some names that are given."""
+
+    def __init__(self, category: str, names: Iterable[str]) -> None:
+        super().__init__(category)
+        self.choices = tuple(names)
 
 
 class FormatNames(Names):

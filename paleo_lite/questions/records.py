@@ -11,7 +11,7 @@ import click
 
 from ..errors import BadValue
 from .completion import CALIBRATION, DEVICE, NETWORK
-from .names import FormatNames, Names, OffloadNames, OptimizerNames, PrecisionNames
+from .names import FormatNames, ListedNames, Names, OffloadNames, OptimizerNames, PrecisionNames
 from .option import Options, Several, option
 from .values import (
     INTEGER,
@@ -279,7 +279,7 @@ class ExpertOptions(Options):
 
 ATTENTION = Names("attention", ".timing.attention:ATTENTION_NAMES")
 TRAINING_SETTINGS = KeyValues(
-    {"attention": ATTENTION, "loss": click.STRING, "gradients": click.Choice(("fp32", "released"))}
+    {"attention": ATTENTION, "loss": click.STRING, "gradients": ListedNames("way of gradients", ("fp32", "released"))}
 )
 
 
@@ -346,7 +346,7 @@ TRAINABLE_LAYERS = KeyValues(
         "except": click.STRING,
         "adapters": click.STRING,
         "dropout": NUMBER,
-        "kernels": click.Choice(["fused", "separate"]),
+        "kernels": ListedNames("way of kernels", ("fused", "separate")),
     }
 )
 

@@ -29,7 +29,7 @@ from .records import (
     settings_of,
 )
 from .serve_options import SPECULATION_SETTINGS
-from .values import INTEGER, NUMBER, TOKENS, KeyValues, MeanTokens, Number, Quantity, YesNo
+from .values import INTEGER, NUMBER, TOKENS, KeyValues, MeanTokens, Number, Quantity, WholeNumber, YesNo
 
 _MOST_SAMPLES = 2**22
 """Most responses in a step: the length of each is drawn."""
@@ -196,7 +196,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         help="Format of the weights of the engines, such as fp8. [default: --precision]",
     )  # fmt: skip
     steps_off: Several[int | None] = option(
-        group=ROLLOUT_GROUP, is_common=True, type=click.INT, metavar="N",
+        group=ROLLOUT_GROUP, is_common=True, type=WholeNumber(minimum=0), metavar="N",
         help="Steps by which rollouts may be older than the weights: trainer and engines work at the same time. "
         "[default: 0; 8 with prime-rl]",
     )  # fmt: skip

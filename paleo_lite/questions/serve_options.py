@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import LINK, NETWORK, PLATFORM
-from .names import Names
+from .names import ListedNames, Names
 from .option import Several, documented_spelling, option, options_of
 from .records import (
     DEVICE_GROUP,
@@ -37,6 +37,7 @@ from .values import (
     SharesByPosition,
     TimeLimits,
     TokenCount,
+    WholeNumber,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ SCALING_SETTINGS = KeyValues(
 ADMISSION_SETTINGS = KeyValues(
     {
         **dict.fromkeys(("max-queued-requests", "max-concurrent-requests", "active-prefill-tokens-threshold"), INTEGER),
-        "queue-size": click.IntRange(min=0),
+        "queue-size": WholeNumber(minimum=0),
         **dict.fromkeys(("waiting-timeout", "queue-timeout"), DurationText()),
         "active-decode-blocks-threshold": Number(0, 1),
     }
@@ -204,7 +205,10 @@ class Serve(
         help="Number of requests. [default: 1000 per replica, or 10 per user]",
     )  # fmt: skip
     arrivals: str = option(
-        "poisson", group=TRAFFIC_GROUP, type=click.Choice(("poisson", "fixed")), help="Arrival process of --rate."
+        "poisson",
+        group=TRAFFIC_GROUP,
+        type=ListedNames("arrival process", ("poisson", "fixed")),
+        help="Arrival process of --rate.",
     )
     workload: str | None = option(
         group=TRAFFIC_GROUP, is_single=True, metavar="KIND:KEY=VALUE,...",
@@ -215,7 +219,7 @@ class Serve(
         "first), input=TOKENS, output=TOKENS, and limits of a request, ttft=TIME, tpot=TIME, latency=TIME.",
     )  # fmt: skip
     seed: int = option(
-        0, group=TRAFFIC_GROUP, type=click.INT, metavar="N",
+        0, group=TRAFFIC_GROUP, type=WholeNumber(minimum=0), metavar="N",
         help="Seed of all that is left to chance: arrivals, lengths, routers, delays, failures. [default: 0]",
     )  # fmt: skip
     engine: Several[str] = option(

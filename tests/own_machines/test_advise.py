@@ -177,7 +177,7 @@ def test_command() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("llama-3.1-8b", "--gpu", "rtx3060", "--batch-size", "8"), "No such option '--batch-size'"),
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--batch-size", "8"), "no option is called `--batch-size`"),
         (("llama-3.1-8b", "--gpu", "rtx3060,rtx3090", "--weights", "q4_k_m,q8_0", "--advise"), "ranked in one format"),
         (("llama-3.1-8b",), "give the device with `--gpu`"),
         (("llama-3.1-8b", "--gpu", "apple-m4", "--device-memory", "16"), "must be at least 1 GB"),

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.questions.option import options_of
 from paleo_lite.questions.serve_options import Serve
 
@@ -77,14 +77,14 @@ def test_an_option_that_is_given_again_is_compared_in_every_command(command: str
     ("more", "sentence"),
     [
         ({"seed": -1}, "`--seed` must be an integer >= 0 .got -1."),
-        ({"arrivals": "x"}, "`--arrivals`: 'x' is not one of 'poisson', 'fixed'"),
+        ({"arrivals": "x"}, "no arrival process is called 'x': valid names: fixed, poisson"),
         ({"memory_fraction": "90%"}, "`--memory-fraction` must be a number, such as 0.5 .got '90%'."),
         ({"memory_fraction": "x"}, "`--memory-fraction` must be a number, such as 0.5 .got 'x'."),
         ({"slo": []}, "`--slo` has no value"),
     ],
 )
 def test_a_value_of_another_type_is_refused_in_a_sentence(more, sentence) -> None:
-    with pytest.raises(BadValue, match=sentence):
+    with pytest.raises((BadValue, UnknownName), match=sentence):
         pl.serve("gpt2", gpu="h100-sxm", rate=1, **more)
 
 

@@ -1,0 +1,22 @@
+"""One sentence about a command line that cannot be parsed: what is wrong, and what would be right."""
+
+from __future__ import annotations
+
+import click
+
+
+def usage_sentence(error: click.UsageError) -> str:
+    """Return what is wrong with a command line, with the nearest options or the command that lists them."""
+    command = "" if error.ctx is None else error.ctx.command_path
+    message = " ".join(error.format_message().split())
+    if isinstance(error, click.NoSuchOption):
+        message = f"no option is called `{error.option_name}`"
+        if error.possibilities:
+            return f"{message}: did you mean {_join_with_or([f'`{name}`' for name in sorted(error.possibilities)])}?"
+    elif not isinstance(error, click.MissingParameter) and "unexpected extra argument" not in message:
+        return message
+    return f"{message.rstrip('.')}: `{command} --help` shows what it takes" if command else message
+
+
+def _join_with_or(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
