@@ -6,6 +6,7 @@ A question is a record `Rl` whose options have single values.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -461,7 +462,10 @@ def make_deployment(question: Rl, devices: Devices) -> Deployment:
         hardware_files=question.hardware_files,
     )
     division = Division(tensor, expert_parallel=engine.get("experts", 1))
-    return deployments.make(device, division, precision if is_weights_only else None)
+    try:
+        return deployments.make(device, division, precision if is_weights_only else None)
+    except BadValue as error:  # of heads or experts that a server cannot divide, whose option has another name here
+        raise BadValue(re.sub(r"`?--tensor\b( \d+)?`?", r"`--rollout-tensor\1`", str(error))) from None
 
 
 def roll_out_samples(

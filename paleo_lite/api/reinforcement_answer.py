@@ -238,6 +238,12 @@ def _notes(predicted: Predicted) -> tuple[str, ...]:
                 "are preempted and computed again"
             )
         notes.append(f"{held}; a larger `--rollout-tensor`, or kv-cache=fp8 of `--engine-settings`, holds more")
+    per_node = predicted.devices.topology.devices_per_node
+    if rollouts is not None and predicted.question.rollout_tensor > per_node:
+        notes.append(
+            f"an engine is on several nodes of {per_node} devices: every block waits for their network, which "
+            f"`--rollout-tensor {per_node}` avoids"
+        )
     can_divide = predicted.devices.total > 1  # into those of rollouts and those of the trainer
     if rollouts is not None and not setup.steps_off and can_divide and rollouts.tail_share > 0.25:
         notes.append(

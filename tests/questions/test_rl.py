@@ -378,3 +378,16 @@ def test_offload_is_refused_where_no_engine_needs_the_room() -> None:
 def test_an_unknown_state_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(UnknownName, match=r"valid names: none, optimizer"):
         ask(offload="cpu")
+
+
+@pytest.mark.parametrize("tensor", [3, 32])
+def test_engines_divide_heads_as_servers_do(tensor: int) -> None:
+    """Qwen3 0.6B has 16 heads of attention; the message names the option of rollouts."""
+    with pytest.raises(BadValue, match=f"`--rollout-tensor {tensor}` does not divide the 16 attention heads"):
+        ask(workers=96, rollout_tensor=tensor)
+
+
+def test_engines_over_several_nodes_wait_for_their_network() -> None:
+    over_nodes, inside = ask(workers=16, rollout_tensor=16), ask(workers=16, rollout_tensor=8)
+    assert any("an engine is on several nodes of 8 devices" in note for note in over_nodes.notes)
+    assert not any("several nodes" in note for note in inside.notes)
