@@ -66,24 +66,18 @@ class UnknownName(UsageProblem):
     def __init__(
         self, category: str, name: str, valid_names: Iterable[str], hint: str = "", *, lists_all: bool = False
     ) -> None:
-        from difflib import get_close_matches
-
         names = sorted(set(valid_names))
+        by_lower_case = {candidate.lower(): candidate for candidate in names}
         self.category = category
         self.name = name
-        by_lower_case = {candidate.lower(): candidate for candidate in names}
-        matches = [candidate for candidate in sorted(by_lower_case, key=len) if _completes(candidate, name)][:4]
-        matches = matches or get_close_matches(name[:200].lower(), by_lower_case, n=4, cutoff=0.5)
-        if not matches and len(name) > 1:
-            matches = [candidate for candidate in by_lower_case if candidate.startswith(name[:200].lower())][:4]
-        self.near = [by_lower_case[match] for match in matches]
+        self.near = nearest_names(name, names)
         parts = [part.strip() for part in name.split(",")]
         is_valid_list = len(parts) > 1 and all(part.lower() in by_lower_case for part in parts)
         if is_valid_list:
-            suggestion = f"only one {category} is allowed here: use {_join_with_or(parts)}."
+            suggestion = f"only one {category} is allowed here: use {join_with_or(parts)}."
             hint = ""
         elif self.near:
-            suggestion = f"did you mean {_join_with_or(self.near)}?"
+            suggestion = f"did you mean {join_with_or(self.near)}?"
         elif lists_all or len(names) <= _LISTED_AT_MOST:
             suggestion = f"valid names: {', '.join(names)}."
         else:
@@ -92,6 +86,18 @@ class UnknownName(UsageProblem):
         if hint:
             message = f"{message} {hint}"
         super().__init__(message)
+
+
+def nearest_names(name: str, valid_names: Iterable[str]) -> list[str]:
+    """Return up to four valid names that begin with an unknown one, or else look similar, nearest first."""
+    from difflib import get_close_matches
+
+    by_lower_case = {candidate.lower(): candidate for candidate in sorted(set(valid_names))}
+    matches = [candidate for candidate in sorted(by_lower_case, key=len) if _completes(candidate, name)][:4]
+    matches = matches or get_close_matches(name[:200].lower(), by_lower_case, n=4, cutoff=0.5)
+    if not matches and len(name) > 1:
+        matches = [candidate for candidate in by_lower_case if candidate.startswith(name[:200].lower())][:4]
+    return [by_lower_case[match] for match in matches]
 
 
 def _completes(candidate: str, name: str) -> bool:
@@ -120,7 +126,7 @@ class AmbiguousName(UsageProblem):
         listed = descriptions or candidates
         if len(listed) > _LISTED_AT_MOST + 1:
             listed = [*listed[:_LISTED_AT_MOST], f"one of {len(listed) - _LISTED_AT_MOST} others"]
-        super().__init__(f"{name!r} matches more than one {category}: use {_join_with_or(listed)}")
+        super().__init__(f"{name!r} matches more than one {category}: use {join_with_or(listed)}")
 
 
 class UnknownPrecision(UsageProblem):
@@ -198,7 +204,8 @@ class MissingExtra(PaleoError):
         super().__init__(f"{purpose} needs the {extra!r} extra: pip install 'paleo-lite[{extra}]'")
 
 
-def _join_with_or(names: list[str]) -> str:
+def join_with_or(names: list[str]) -> str:
+    """Return names as a list in a sentence: a, b or c."""
     if len(names) == 1:
         return names[0]
     return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
 
+from .errors import join_with_or, nearest_names
 from .extras import require
 
 LOWER_BOUND_FACT = "at least"
@@ -60,6 +61,23 @@ class Result:
         frame = pandas.DataFrame(rows, columns=keys)
         frame.attrs = {"title": document.title, **dict(document.facts)}
         return frame
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError for an attribute that does not exist, with those whose names are nearest."""
+            kind = type(self)
+            if hasattr(kind, name):  # a property that itself raised AttributeError, with a message of its own
+                object.__getattribute__(self, name)
+            message = f"{kind.__name__} has no attribute {name!r}"
+            if not name.startswith("_"):
+                near = nearest_names(name, (known for known in dir(kind) if not known.startswith("_")))
+                message += (
+                    f": did you mean {join_with_or([f'.{known}' for known in near])}?"
+                    if near
+                    else ": dir() lists those that it has"
+                )
+            raise AttributeError(message)
 
     def _repr_html_(self) -> str:
         """Return the document as HTML, for notebooks."""

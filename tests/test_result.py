@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 from html.parser import HTMLParser
@@ -9,6 +10,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+import paleo_lite as pl
 from asked import scaling
 from paleo_lite.units import format_si
 
@@ -67,3 +69,21 @@ def test_its_repr_is_the_headline_of_one_answer(table) -> None:
     assert repr(alone) == f"<ScaleTable: {alone.document().title}>"
     assert table.time_s is None and alone.time_s == row.time_s
     assert all(f"{row.workers} workers {format_si(row.time_s, 's')}" in repr(table) for row in table.rows)
+
+
+def test_misspelt_attributes_are_answered_by_those_that_are_nearest() -> None:
+    prediction, served = pl.predict("resnet50", gpu="t4"), pl.serve("qwen3-0.6b", gpu="l4", rate=1, num_requests=20)
+    for result in (prediction, served, pl.layers("resnet50")):
+        for name in ("to_dict", "to_frame", "document"):
+            with pytest.raises(AttributeError, match=rf"has no attribute '{name[:-1]}': did you mean .*\.{name}"):
+                getattr(result, name[:-1])
+    with pytest.raises(AttributeError, match=r"Prediction has no attribute 'time': did you mean \.time_s or"):
+        _ = prediction.time
+    with pytest.raises(AttributeError, match=r"no attribute 'xyzzy': dir\(\) lists"):
+        _ = prediction.xyzzy
+    assert not hasattr(prediction, "_ipython_display_") and copy.deepcopy(prediction).time_s == prediction.time_s
+
+
+def test_a_property_keeps_the_message_of_its_own() -> None:
+    with pytest.raises(AttributeError, match="is a table of several answers, each of which has a time"):
+        _ = pl.predict("resnet50", gpu=["t4", "k80"]).time_s

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from ..errors import join_with_or
+
 
 def usage_sentence(error: click.UsageError) -> str:
     """Return what is wrong with a command line, with the nearest options or the command that lists them."""
@@ -12,11 +14,7 @@ def usage_sentence(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         message = f"no option is called `{error.option_name}`"
         if error.possibilities:
-            return f"{message}: did you mean {_join_with_or([f'`{name}`' for name in sorted(error.possibilities)])}?"
+            return f"{message}: did you mean {join_with_or([f'`{name}`' for name in sorted(error.possibilities)])}?"
     elif not isinstance(error, click.MissingParameter) and "unexpected extra argument" not in message:
         return message
     return f"{message.rstrip('.')}: `{command} --help` shows what it takes" if command else message
-
-
-def _join_with_or(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
