@@ -74,11 +74,23 @@ GUARDS = ("frozen", "eq", "strict")
 
 
 class FirstFailure:
-    """Records the first failure, and skips some tests, and all of them once the processor time is used up."""
+    """Records the first failure, and skips some tests, and all of them once the processor time is used up.
 
-    def __init__(self, left_out: set[str], limit_s: float):
+    Tests run in the order of `files`, but are collected folder by folder: pytest loses the fixtures of a folder that it
+    comes back to, and what fails for want of them would count as caught.
+    """
+
+    def __init__(self, files: list[str], left_out: set[str], limit_s: float):
+        self.files = files
         self.left_out = left_out
         self.limit_s = limit_s
+
+    def pytest_collection_modifyitems(self, items):
+        def place(item):
+            file = item.nodeid.partition("::")[0]
+            return next(n for n, name in enumerate(self.files) if item.nodeid == name or file.startswith(name))
+
+        items.sort(key=place)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
@@ -224,7 +236,7 @@ def in_child(files: list[str], limit_s: int, left_out: set[str]) -> None:
         os.dup2(file.fileno(), 2)
     os.chdir(MUTATED)
     sys.path[0] = str(MUTATED)
-    os._exit(run_tests(["-x", *files], FirstFailure(left_out, sum(os.times()[:4]) + limit_s)))
+    os._exit(run_tests(["-x", *sorted(files)], FirstFailure(files, left_out, sum(os.times()[:4]) + limit_s)))
 
 
 def run_in_child(files: list[str], limit_s: int, left_out: set[str]) -> str:
