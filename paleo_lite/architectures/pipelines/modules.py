@@ -40,7 +40,6 @@ class ModuleCalls(NamedTuple):
 
     library: str  # package of the class: ``diffusers`` or ``transformers``
     inputs: Inputs  # see `Inputs`
-    grid: int  # pixels of height and width per unit of the free sizes ``h`` and ``w``
     basis: Basis  # values of the free sizes at which the module is traced
     # Function that replaces the built module, such as by its decoder (`prepared`).
     prepare: Callable[[nn.Module], nn.Module] | None = None
@@ -320,43 +319,43 @@ def _text(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
 
 
 MODULES = {
-    "UNet2DConditionModel": ModuleCalls("diffusers", _unet, 8, U_NET),
-    "SD3Transformer2DModel": ModuleCalls("diffusers", _sd3, 16, PICTURE_AND_PROMPT),
-    "FluxTransformer2DModel": ModuleCalls("diffusers", _flux, 16, PICTURE_AND_PROMPT),
-    "PixArtTransformer2DModel": ModuleCalls("diffusers", _pixart, 16, PICTURE_AND_PROMPT),
-    "SanaTransformer2DModel": ModuleCalls("diffusers", _sana, 32, PICTURE_AND_PROMPT),
-    "HunyuanDiT2DModel": ModuleCalls("diffusers", _hunyuan_dit, 16, PICTURE),
-    "WanTransformer3DModel": ModuleCalls("diffusers", _wan, 16, VIDEO_AND_PROMPT),
-    "CogVideoXTransformer3DModel": ModuleCalls("diffusers", _cogvideox, 16, VIDEO),
-    "CogVideoXTransformer3DModel:pairs": ModuleCalls("diffusers", _cogvideox_1_5, 16, VIDEO),
-    "HunyuanVideoTransformer3DModel": ModuleCalls("diffusers", _hunyuan_video, 16, LARGE_VIDEO),
-    "LTXVideoTransformer3DModel": ModuleCalls("diffusers", _ltx_video, 32, VIDEO),
+    "UNet2DConditionModel": ModuleCalls("diffusers", _unet, U_NET),
+    "SD3Transformer2DModel": ModuleCalls("diffusers", _sd3, PICTURE_AND_PROMPT),
+    "FluxTransformer2DModel": ModuleCalls("diffusers", _flux, PICTURE_AND_PROMPT),
+    "PixArtTransformer2DModel": ModuleCalls("diffusers", _pixart, PICTURE_AND_PROMPT),
+    "SanaTransformer2DModel": ModuleCalls("diffusers", _sana, PICTURE_AND_PROMPT),
+    "HunyuanDiT2DModel": ModuleCalls("diffusers", _hunyuan_dit, PICTURE),
+    "WanTransformer3DModel": ModuleCalls("diffusers", _wan, VIDEO_AND_PROMPT),
+    "CogVideoXTransformer3DModel": ModuleCalls("diffusers", _cogvideox, VIDEO),
+    "CogVideoXTransformer3DModel:pairs": ModuleCalls("diffusers", _cogvideox_1_5, VIDEO),
+    "HunyuanVideoTransformer3DModel": ModuleCalls("diffusers", _hunyuan_video, LARGE_VIDEO),
+    "LTXVideoTransformer3DModel": ModuleCalls("diffusers", _ltx_video, VIDEO),
     "QwenImageTransformer2DModel": ModuleCalls(
-        "diffusers", _qwen_image, 16, LARGE_PICTURE_AND_PROMPT, with_plain_positions
+        "diffusers", _qwen_image, LARGE_PICTURE_AND_PROMPT, with_plain_positions
     ),
-    "Flux2Transformer2DModel": ModuleCalls("diffusers", _flux_2, 16, PICTURE_AND_PROMPT),
-    "MochiTransformer3DModel": ModuleCalls("diffusers", _mochi, 16, VIDEO_AND_PROMPT, for_whole_batches),
-    "ZImageTransformer2DModel": ModuleCalls("diffusers", _z_image, 16, PADDED, DenoiseList),
-    "UNetSpatioTemporalConditionModel": ModuleCalls("diffusers", _stable_video, 8, VIDEO_U_NET, on_meta),
-    "AutoencoderKLTemporalDecoder": ModuleCalls("diffusers", _frames_of_latents, 8, VIDEO, DecodeFrames),
-    "AutoencoderKLTemporalDecoder:encoder": ModuleCalls("diffusers", _picture, 8, PICTURE, Encode),
-    "AutoencoderKLMochi": ModuleCalls("diffusers", _video_latents(12), 8, VIDEO, DecodeMochi),
-    "AutoencoderKLFlux2": ModuleCalls("diffusers", _latents, 8, PICTURE, Decode),
-    "CLIPVisionModelWithProjection": ModuleCalls("transformers", _clip_picture, 1, PICTURE),
-    "AutoencoderKLHunyuanVideo": ModuleCalls("diffusers", _video_latents(16), 8, VIDEO, Decode),
-    "AutoencoderKLLTXVideo": ModuleCalls("diffusers", _video_latents(128), 32, VIDEO, Decode),
-    "AutoencoderKL": ModuleCalls("diffusers", _latents, 8, PICTURE, Decode),
+    "Flux2Transformer2DModel": ModuleCalls("diffusers", _flux_2, PICTURE_AND_PROMPT),
+    "MochiTransformer3DModel": ModuleCalls("diffusers", _mochi, VIDEO_AND_PROMPT, for_whole_batches),
+    "ZImageTransformer2DModel": ModuleCalls("diffusers", _z_image, PADDED, DenoiseList),
+    "UNetSpatioTemporalConditionModel": ModuleCalls("diffusers", _stable_video, VIDEO_U_NET, on_meta),
+    "AutoencoderKLTemporalDecoder": ModuleCalls("diffusers", _frames_of_latents, VIDEO, DecodeFrames),
+    "AutoencoderKLTemporalDecoder:encoder": ModuleCalls("diffusers", _picture, PICTURE, Encode),
+    "AutoencoderKLMochi": ModuleCalls("diffusers", _video_latents(12), VIDEO, DecodeMochi),
+    "AutoencoderKLFlux2": ModuleCalls("diffusers", _latents, PICTURE, Decode),
+    "CLIPVisionModelWithProjection": ModuleCalls("transformers", _clip_picture, PICTURE),
+    "AutoencoderKLHunyuanVideo": ModuleCalls("diffusers", _video_latents(16), VIDEO, Decode),
+    "AutoencoderKLLTXVideo": ModuleCalls("diffusers", _video_latents(128), VIDEO, Decode),
+    "AutoencoderKL": ModuleCalls("diffusers", _latents, PICTURE, Decode),
     # Its attention is linear from 64 latent pixels on.
-    "AutoencoderDC": ModuleCalls("diffusers", _latents, 32, all_monomials({"h": (8, 16), "w": (8, 16)}), Decode),
-    "AutoencoderKLWan:first": ModuleCalls("diffusers", _wan_latents, 8, PICTURE, DecodeWan),
-    "AutoencoderKLWan:later": ModuleCalls("diffusers", _wan_latents_later, 8, PICTURE, DecodeWanLater),
-    "AutoencoderKLCogVideoX:first": ModuleCalls("diffusers", _cogvideox_latents(3), 8, PICTURE, DecodeCogVideoX),
-    "AutoencoderKLCogVideoX:later": ModuleCalls("diffusers", _cogvideox_latents_later, 8, PICTURE, DecodeCogVideoX),
-    "CLIPTextModel": ModuleCalls("transformers", _text, 1, TEXT),
-    "CLIPTextModelWithProjection": ModuleCalls("transformers", _text, 1, TEXT),
-    "T5EncoderModel": ModuleCalls("transformers", _text, 1, TEXT),
-    "BertModel": ModuleCalls("transformers", _text, 1, TEXT),
-    "MT5EncoderModel": ModuleCalls("transformers", _text, 1, TEXT),
-    "UMT5EncoderModel": ModuleCalls("transformers", _text, 1, TEXT),
+    "AutoencoderDC": ModuleCalls("diffusers", _latents, all_monomials({"h": (8, 16), "w": (8, 16)}), Decode),
+    "AutoencoderKLWan:first": ModuleCalls("diffusers", _wan_latents, PICTURE, DecodeWan),
+    "AutoencoderKLWan:later": ModuleCalls("diffusers", _wan_latents_later, PICTURE, DecodeWanLater),
+    "AutoencoderKLCogVideoX:first": ModuleCalls("diffusers", _cogvideox_latents(3), PICTURE, DecodeCogVideoX),
+    "AutoencoderKLCogVideoX:later": ModuleCalls("diffusers", _cogvideox_latents_later, PICTURE, DecodeCogVideoX),
+    "CLIPTextModel": ModuleCalls("transformers", _text, TEXT),
+    "CLIPTextModelWithProjection": ModuleCalls("transformers", _text, TEXT),
+    "T5EncoderModel": ModuleCalls("transformers", _text, TEXT),
+    "BertModel": ModuleCalls("transformers", _text, TEXT),
+    "MT5EncoderModel": ModuleCalls("transformers", _text, TEXT),
+    "UMT5EncoderModel": ModuleCalls("transformers", _text, TEXT),
 }
 """Modules by the name of their class; behind a colon one of several ways in which it is called."""
