@@ -7,12 +7,14 @@ architectures/families/vision_towers.py, architectures/towers.py.
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.config import Config
+from paleo_lite.architectures.families.audio_towers import audio_parameters
 from paleo_lite.architectures.families.tower import tower_layers
 from paleo_lite.architectures.families.vision_towers import TOWERS, describe_tower
 from paleo_lite.architectures.model_config import read_config
@@ -214,7 +216,8 @@ def test_qwen2_vl_has_its_published_parameters():
             "num_attention_heads": 28, "num_key_value_heads": 4}  # fmt: skip
     vision = {"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "hidden_size": 3584, "patch_size": 14}
     assert network({**text, "model_type": "qwen2_vl", "vision_config": vision}).parameters == 8_291_375_616
-    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584}
+    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584,
+              "patch_size": 14}  # fmt: skip
     assert network({**text, "model_type": "qwen2_5_vl", "vision_config": vision}).parameters == 8_292_166_656
 
 
@@ -274,3 +277,84 @@ def test_a_step_of_a_network_with_a_tower_is_said_in_whole_words() -> None:
     assert network.rebuild is not None
     decode = network.rebuild(SequenceOptions(phase="decode"))
     assert "a kimi_k25, whose vision tower runs with the prompt" in decode.notes
+
+
+DEFAULTS_OF = {
+    "aya_vision": "siglip_vision_model", "lfm2_vl": "siglip2_vision_model",
+    "idefics3": "idefics3_vision", "idefics3_vision": "idefics3_vision",
+    "smolvlm": "smolvlm_vision", "smolvlm_vision": "smolvlm_vision",
+    **{
+        name: name
+        for name in (
+            "ernie4_5_vl_moe", "glm4v_moe_vision", "glm4v_vision", "internvl_vision", "kimi_k25_vision",
+            "llama4_vision_model", "mllama_vision_model", "ovis2", "pixtral", "qwen2_5_vl", "qwen2_vl", "qwen3_5",
+            "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe",
+        )
+    },
+}  # fmt: skip
+"""Types of `transformers` whose defaults a tower has where its config leaves out a size."""
+
+STATED = {
+    "image_size": 384, "patch_size": 16, "out_hidden_size": 48, "vision_output_dim": 80, "vocab_size": 320,
+    "projector_hidden_size": 112, "deepstack_visual_indexes": [2, 5],
+}  # fmt: skip
+"""What every published config states, with sizes that fit all of these towers."""
+
+ALWAYS = {
+    "glm4v_vision": ("intermediate_size",), "glm4v_moe_vision": ("intermediate_size",),
+    "ernie4_5_vl_moe": ("hidden_size",),
+    "kimi_k25_vision": ("hidden_size", "num_attention_heads", "pos_emb_width"),
+    "llama4_vision_model": (
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "projector_input_dim",
+        "projector_output_dim",
+    ),
+}  # fmt: skip
+"""Further keys without which a config is refused."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tower", DEFAULTS_OF)
+def test_what_a_config_leaves_out_has_the_default_of_transformers(tower):
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    import_torchvision("a test")
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    config = transformers.AutoConfig.for_model(DEFAULTS_OF[tower])
+    config = getattr(config, "vision_config", config).to_dict()
+    text_size = config["hidden_size"] if tower == "qwen2_vl" else TEXT  # the tower ends with the text's width
+    full = {**config, **{key: value for key, value in STATED.items() if key in config}, "text_hidden_size": text_size}
+    full |= {"projector_hidden_size": 112}
+    stated = {
+        key: full[key] for key in ("model_type", "text_hidden_size", *STATED, *ALWAYS.get(tower, ())) if key in full
+    }
+    for key in ALWAYS.get(tower, ()):
+        with pytest.raises(BadDescriptor, match="is missing: a config of"):
+            describe_tower(Config({name: value for name, value in stated.items() if name != key}, "c.json"), tower)
+    assert describe_tower(Config(stated, "c.json"), tower) == describe_tower(Config(full, "c.json"), tower)
+
+
+SOUND = {
+    "qwen2_audio_encoder": "Qwen2AudioEncoderConfig", "qwen2_5_omni_audio_encoder": "Qwen2_5OmniAudioEncoderConfig",
+    "qwen3_omni_moe_audio_encoder": "Qwen3OmniMoeAudioEncoderConfig", "voxtral_encoder": "VoxtralEncoderConfig",
+    "gemma3n_audio": "Gemma3nAudioConfig",
+}  # fmt: skip
+
+
+FAMILY_OF = {
+    "qwen2_audio_encoder": "qwen2_audio", "qwen2_5_omni_audio_encoder": "qwen2_5_omni",
+    "qwen3_omni_moe_audio_encoder": "qwen3_omni_moe", "voxtral_encoder": "voxtral", "gemma3n_audio": "gemma3n",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", SOUND)
+def test_what_a_config_of_sound_leaves_out_has_the_default_of_transformers(encoder):
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    import_torchvision("a test")
+    pytest.importorskip("transformers", exc_type=ImportError)
+    family = FAMILY_OF[encoder]
+    module = import_module(f"transformers.models.{family}.configuration_{family}")
+    given = {"model_type": encoder, "text_hidden_size": TEXT}
+    full = {**getattr(module, SOUND[encoder])().to_dict(), **given}
+    assert audio_parameters(given, "c.json") == audio_parameters(full, "c.json")

@@ -40,7 +40,7 @@ class SideOf(NamedTuple):
 
     def read(self, config: Config) -> int:
         """Return the number of patches."""
-        patch_size = config.positive_integer("patch_size", 14)
+        patch_size = config.positive_integer("patch_size")
         image_size = config.optional_integer("image_size")
         if image_size is not None:
             if image_size % patch_size and not self.is_cut:
@@ -61,7 +61,7 @@ class PatchValues(NamedTuple):
         """Return the number of values."""
         channels = Integer("in_channels num_channels", 3).read(config) or 3
         frames = config.positive_integer(self.frames, 2) if self.frames else 1
-        return channels * frames * config.positive_integer("patch_size", 14) ** 2
+        return channels * frames * config.positive_integer("patch_size") ** 2
 
 
 class PatchesAndOne(NamedTuple):
@@ -108,7 +108,7 @@ class WindowSide(NamedTuple):
 
     def read(self, config: Config) -> int:
         """Return the number of patches."""
-        return max(config.positive_integer("window_size", 112) // config.positive_integer("patch_size", 14), 1)
+        return max(config.positive_integer("window_size", 112) // config.positive_integer("patch_size"), 1)
 
 
 class MergerSizes(NamedTuple):
@@ -168,6 +168,8 @@ _SIGLIP: Fields = {
 }  # fmt: skip
 _SHUFFLED: Fields = {  # Idefics 3 and SmolVLM: squares of patches as one token
     **_SIGLIP, "merged": Square("scale_factor", 2), "merger_sizes": (), "merger_bias": False,
+    "hidden_size": Integer("hidden_size", 1152), "heads": Integer("num_attention_heads", 16),
+    "head_size": QuotientOf(Integer("hidden_size", 1152), Integer("num_attention_heads", 16)),
 }  # fmt: skip
 _CLIP: Fields = {
     **_SIGLIP, "patch_bias": False, "has_class_token": True, "has_first_norm": True,
@@ -185,6 +187,9 @@ _GLM_VL: Fields = {
 _INTERN: Fields = {
     **_SIGLIP, "activation": Activation(("hidden_act",), "gelu"), "has_class_token": True, "has_final_norm": False,
     "positions": PatchesAndOne(), "merged": 4, "merger_norm": "tokens", "merger_sizes": Widths(("text_hidden_size",)),
+    "hidden_size": Integer("hidden_size", 1024), "depth": Integer("num_hidden_layers", 24),
+    "heads": Integer("num_attention_heads", 16), "inner_size": Integer("intermediate_size", 4096),
+    "head_size": QuotientOf(Integer("hidden_size", 1024), Integer("num_attention_heads", 16)),
 }  # fmt: skip
 
 TOWERS: dict[str, Fields] = {
@@ -197,7 +202,8 @@ TOWERS: dict[str, Fields] = {
         "merger_inner_size": QuotientOf(Integer("alignment_intermediate_size text_hidden_size"), Integer("", 2)),
     },
     "lfm2_vl": {
-        **_SIGLIP, "side": SideOf("num_patches"), "positions": Integer("num_patches", 256), "positions_per_patch": 4,
+        **_SIGLIP, "side": SideOf("num_patches", 16), "positions": Integer("num_patches", 256),
+        "positions_per_patch": 4,
         "merged": Square("downsample_factor", 2), "merger_norm": IfSet("projector_use_layernorm", "tokens", "", True),
         "merger_sizes": Widths(("projector_hidden_size",)), "merger_bias": Flag("projector_bias", True),
     },
@@ -215,17 +221,20 @@ TOWERS: dict[str, Fields] = {
         **_SIGLIP, "side": 32, "pooled": 16, "merger_sizes": Widths(("text_hidden_size",) * 5),
     },
     "mllama_vision_model": {
-        **_CLIP, "depth": Sum("num_hidden_layers", 32, 8), "heads": Integer("attention_heads", 16),
+        **_CLIP, "hidden_size": Integer("hidden_size", 1280), "depth": Sum("num_hidden_layers", 32, 8),
+        "heads": Integer("attention_heads", 16),
         "head_size": QuotientOf(Integer("hidden_size", 1280), Integer("attention_heads", 16)),
         "inner_size": Integer("intermediate_size", 5120), "activation": Activation(("hidden_act",), "gelu"),
         "positions": TilePositions(), "merger_sizes": Widths(("vision_output_dim",)),
     },
     "dots_ocr": {
-        **_SIGLIP, "side": SideOf(default=48), "hidden_size": Integer("embed_dim", 1536),
-        "depth": Integer("num_hidden_layers", 42), "activation": "silu", "is_gated": True, "bias": Flag("use_bias"),
+        **_SIGLIP, "side": SideOf(default=48), "hidden_size": Integer("embed_dim"),
+        "depth": Integer("num_hidden_layers"),
+        "heads": Integer("num_attention_heads"), "inner_size": Integer("intermediate_size"),
+        "activation": "silu", "is_gated": True, "bias": Flag("use_bias"),
         "has_packed_projection": True, "has_rotary": True, "norm": "rms", "positions": 0, "has_first_norm": True,
         "has_final_norm": Flag("post_norm", True), "merged": Square("spatial_merge_size", 2), "merger_norm": "patches",
-        "head_size": QuotientOf(Integer("embed_dim", 1536), Integer("num_attention_heads", 12)),
+        "head_size": QuotientOf(Integer("embed_dim"), Integer("num_attention_heads")),
         "text_size": Integer("hidden_size text_hidden_size"), "merger_sizes": (0,),
     },
     "ernie4_5_vl": {  # the layers that join frames of a video are left out
@@ -248,16 +257,16 @@ TOWERS: dict[str, Fields] = {
     },
     "qwen2_5_vl": {
         **_QWEN_VL, "side": SideOf(default=48), "depth": Integer("depth", 32),
-        "hidden_size": Integer("hidden_size", 1280), "heads": Integer("num_heads", 16),
-        "head_size": QuotientOf(Integer("hidden_size", 1280), Integer("num_heads", 16)),
+        "hidden_size": Integer("hidden_size", 3584), "heads": Integer("num_heads", 16),
+        "head_size": QuotientOf(Integer("hidden_size", 3584), Integer("num_heads", 16)),
         "inner_size": Integer("intermediate_size", 3420),
         "activation": Activation(("hidden_act",), "silu"), "is_gated": True, "norm": "rms", "patch_bias": False,
         "positions": 0, "deep_mergers": 0, "merger_norm_kind": "rms", "window_side": WindowSide(),
         "full_blocks": Indices("fullatt_block_indexes", (7, 15, 23, 31)),
     },
     "kimi_k25_vision": {
-        "side": SideOf(default=64), "patch_values": PatchValues(), "hidden_size": Integer(_KIMI_HIDDEN, 1152),
-        "depth": Integer("vt_num_hidden_layers num_hidden_layers", 27), "heads": Integer(_KIMI_HEADS, 16),
+        "side": SideOf(default=64), "patch_values": PatchValues(), "hidden_size": Integer(_KIMI_HIDDEN),
+        "depth": Integer("vt_num_hidden_layers num_hidden_layers", 27), "heads": Integer(_KIMI_HEADS),
         "head_size": HeadSize(key="", hidden=_KIMI_HIDDEN, heads=_KIMI_HEADS),
         "inner_size": Integer("vt_intermediate_size intermediate_size", 4304),
         "text_size": Integer("text_hidden_size"), "positions_per_patch": 16, "has_final_norm": True,
@@ -267,16 +276,16 @@ TOWERS: dict[str, Fields] = {
     },
     "moonvit": {
         "side": SideOf(default=64), "patch_values": PatchValues(),
-        "hidden_size": Integer("hidden_size", 1152), "depth": Integer("num_hidden_layers", 27),
-        "heads": Integer("num_attention_heads", 16), "head_size": HeadSize(key=""),
-        "inner_size": Integer("intermediate_size", 4304), "text_size": Integer("text_hidden_size"),
+        "hidden_size": Integer("hidden_size"), "depth": Integer("num_hidden_layers"),
+        "heads": Integer("num_attention_heads"), "head_size": HeadSize(key=""),
+        "inner_size": Integer("intermediate_size"), "text_size": Integer("text_hidden_size"),
         "positions_per_patch": 16, "has_final_norm": True,
-        "positions": Multiple("", Integer("init_pos_emb_height", 64), "init_pos_emb_width"),
+        "positions": Multiple("", Integer("init_pos_emb_height"), "init_pos_emb_width"),
     },
     "vision": {  # the SigLIP of DeepSeek-VL2, by the keys of timm
-        "side": SideOf(default=27), "patch_values": PatchValues(), "hidden_size": Integer("width", 1152),
-        "depth": Integer("layers", 27), "heads": Integer("heads", 16),
-        "head_size": QuotientOf(Integer("width", 1152), Integer("heads", 16)),
+        "side": SideOf(default=27), "patch_values": PatchValues(), "hidden_size": Integer("width"),
+        "depth": Integer("layers"), "heads": Integer("heads", 16),
+        "head_size": QuotientOf(Integer("width"), Integer("heads", 16)),
         "inner_size": Multiple("", 3.7362, "width"), "text_size": Integer("text_hidden_size"),
         "has_rotary": False, "has_final_norm": True, "positions_per_patch": 1, "positions": 729, "merged": 1,
         "merger_norm": "", "merger_sizes": Widths(("text_hidden_size",)),
@@ -285,8 +294,9 @@ TOWERS: dict[str, Fields] = {
         "side": SideOf(default=64), "patch_values": PatchValues(), "hidden_size": Integer("hidden_size", 1024),
         "depth": Integer("num_hidden_layers", 24), "heads": Integer("num_attention_heads", 16),
         "head_size": Integer("head_dim", 64), "inner_size": Integer("intermediate_size", 4096),
-        "text_size": Integer("text_hidden_size"), "activation": Activation(), "is_gated": True, "bias": False,
-        "patch_bias": False, "has_packed_projection": False, "norm": "rms", "has_first_norm": True,
+        "text_size": Integer("text_hidden_size"), "activation": Activation(("hidden_act",), "gelu"),
+        "is_gated": True, "bias": False, "patch_bias": False, "has_packed_projection": False, "norm": "rms",
+        "has_first_norm": True,
         "merged": Square("spatial_merge_size", 1), "merger_norm": IfSet("spatial_merge_size", "patches", ""),
         "merger_norm_kind": "rms", "merger_sizes": MergerSizes(),
         "merger_bias": Flag("multimodal_projector_bias", True),
@@ -323,7 +333,10 @@ TOWERS: dict[str, Fields] = {
 }  # fmt: skip
 """Towers by the model type of the whole model, or by that of the tower."""
 TOWERS["ovis2"] = TOWERS["ovis"] = {  # AIMv2 weighs visual words, whose embeddings are summed; a norm is left out
-    **_SIGLIP, "activation": Activation(("hidden_act",)), "is_gated": True, "bias": False, "norm": "rms",
+    **_SIGLIP, "hidden_size": Integer("hidden_size", 1024), "depth": Integer("num_hidden_layers", 24),
+    "heads": Integer("num_attention_heads", 8), "inner_size": Integer("intermediate_size", 2816),
+    "head_size": QuotientOf(Integer("hidden_size", 1024), Integer("num_attention_heads", 8)),
+    "activation": Activation(("hidden_act",)), "is_gated": True, "bias": False, "norm": "rms",
     "has_first_norm": True, "merged": Square("hidden_stride", 1), "merger_sizes": Widths(("vocab_size",)),
     "merger_bias": False,
 }  # fmt: skip
