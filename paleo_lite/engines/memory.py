@@ -98,8 +98,8 @@ def activation_bytes(
     step: EngineStep,
     kernels: Sequence[CountedKernel],
     tokens: int,
-    sequences: int = 0,
-    logit_bytes: float = 0.0,
+    sequences: int,
+    logit_bytes: float,
 ) -> float:
     """Return the bytes of activations at the peak of the largest iteration, which an engine keeps free.
 

@@ -127,6 +127,15 @@ def test_hostile_files(tmp_path: Path, content: bytes, message: str) -> None:
     assert most_bytes < 4e6
 
 
+@pytest.mark.parametrize(("elements", "is_refused"), [(2**24, False), (2**24 + 1, True)])
+def test_an_array_has_at_most_two_to_the_24_elements(tmp_path: Path, elements: int, is_refused: bool) -> None:
+    path = tmp_path / "long.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<IIQ", 9, 8, elements))
+    with pytest.raises(BadFile) as refused:  # the shorter one ends before its first element
+        read_gguf_header(path)
+    assert ("no real file has one" in str(refused.value)) == is_refused
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="No such file"):
         read_gguf_header(tmp_path / "absent.gguf")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures.onnx_file import read_onnx
 from paleo_lite.architectures.onnx_operators import KINDS_OF, LIKE_WEIGHTS
 from paleo_lite.counting import KINDS
 from paleo_lite.errors import BadDescriptor, BadValue, CountFailed
@@ -209,6 +210,17 @@ def test_a_malformed_operator_is_named(node, weights, message, tmp_path):
     path = save(tmp_path / "net.onnx", [node], [("x", 1, [1, 3, 8, 8])], weights, output=("y", [1, 3, 8, 8]))
     with pytest.raises(BadDescriptor, match=message):
         pl.layers(path)
+
+
+def test_what_only_constants_give_may_have_an_unknown_shape(tmp_path):
+    of_weight = helper.make_node("Mystery", ["w"], ["c"], domain="mine")
+    nodes = [of_weight, helper.make_node("Relu", ["x"], ["y"])]
+    path = save(tmp_path / "n.onnx", nodes, [("x", 1, (1, 4))], [("w", (4,))], ("y", (1, 4)))
+    assert [layer.kind for layer in read_onnx(Path(path)).layers] == ["relu"]
+    of_input = helper.make_node("Mystery", ["x"], ["c"], domain="mine")
+    path = save(tmp_path / "n.onnx", [of_input, nodes[1]], [("x", 1, (1, 4))], [], ("y", (1, 4)))
+    with pytest.raises(BadDescriptor, match="the shape of c, an output of Mystery, is unknown"):
+        read_onnx(Path(path))
 
 
 def test_a_negative_size_is_refused(tmp_path):

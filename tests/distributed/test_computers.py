@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from asked import scaling
+from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.platforms import computer_names, find_computer, find_platform, read_computer
 from paleo_lite.distributed.request import ClusterRequest
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.files import shipped_folder
 from paleo_lite.machines import find_device
+from paleo_lite.machines.clouds import find_instance, instance_names
 
 
 # Bandwidth in one direction: GB/s inside nodes from NVIDIA's data sheets (half of 300, 600, 900, 1800), Gbit/s between
@@ -73,6 +75,17 @@ def test_every_file_is_valid_and_lists_its_sources() -> None:
         )
         assert used == set(computer.sources)
         assert find_computer(name) == computer
+
+
+@pytest.mark.parametrize("name", instance_names())
+def test_the_devices_of_an_instance_have_the_fastest_link_of_the_device(name: str) -> None:
+    computer, instance = find_computer(name), find_instance(name)
+    rates = [link_rate(attached.link).bandwidth_bytes_per_s for attached in find_device(instance.device).links]
+    if computer.between is not None:  # a computer of its own, whose file names its links
+        return
+    assert (computer.inside is not None) == (instance.devices > 1 and bool(rates))
+    if computer.inside is not None:
+        assert link_rate(computer.inside.link).bandwidth_bytes_per_s == max(rates)
 
 
 def test_a_device_has_at_most_one_usual_computer() -> None:

@@ -191,7 +191,7 @@ def test_activations_are_those_of_the_widest_kernel_or_of_the_sampler() -> None:
     on_device = placed("llama-3-8b", "h100-sxm")
     assert on_device.kernels is not None
     found, step = device_kernels(on_device, "decode", 100), on_device.kernels.step
-    assert activation_bytes(step, found, 8192) == 8192 * 2 * (3 * 4096 + 28672 + 14336)
+    assert activation_bytes(step, found, 8192, 0, 42.0) == 8192 * 2 * (3 * 4096 + 28672 + 14336)
     assert activation_bytes(step, found, 8192, 1024, 42.0) == 42 * 1024 * 128_256
 
 
@@ -211,7 +211,7 @@ def test_activations_are_those_that_vllm_measures(tokens, published_gib) -> None
     """Peak memory and weights of Llama 3.1 8B: https://github.com/vllm-project/vllm/issues/10517."""
     on_device = placed("llama-3.1-8b", "rtx3090", precision="fp16", kv_cache="fp16")
     assert on_device.kernels is not None
-    found = activation_bytes(on_device.kernels.step, device_kernels(on_device, "decode", 100), tokens)
+    found = activation_bytes(on_device.kernels.step, device_kernels(on_device, "decode", 100), tokens, 0, 0.0)
     assert found == pytest.approx(published_gib * 2**30, rel=0.01)
 
 

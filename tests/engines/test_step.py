@@ -27,7 +27,7 @@ from paleo_lite.engines.kernels import (
     prompt_pairs,
 )
 from paleo_lite.engines.records import find_server
-from paleo_lite.engines.step import EngineStep, ReplicaDivision
+from paleo_lite.engines.step import EMPTY_ROW_POWER, EngineStep, ReplicaDivision
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.serving.iteration_times import ScheduledTokens
@@ -327,6 +327,25 @@ def test_tiles_of_experts_have_the_rows_of_the_largest_possible_buffer(engine, r
     sizes = placed.kernels.step.expert_sizes(experts, np.array([16.0]))
     assert sizes.rows == pytest.approx(rows)
     assert sizes.distinct < 128  # tiles without a token read no weights
+
+
+def test_rows_without_a_token_draw_a_part_of_the_power() -> None:
+    """With 100,000 tokens all 128 experts have some: of each expert's 127 empty rows, a constant part draws nothing."""
+    workload, machine, model = resolve_question(Question("qwen3-30b-a3b", "h100-sxm", precision="fp8", phase="decode"))
+    alone = ModelOnDevice(workload, machine, model, None, "bf16")
+    experts = ExpertsKernel("experts", hidden_size=2048, inner_size=768, experts=128, active=8, matrices=3)
+    for engine, empty in (("vllm-0.13", 127), ("vllm", 0)):
+        placed = with_kernels(alone, engine, experts=1, attention_data=1)
+        assert placed.kernels is not None
+        drawn = placed.kernels.step.drawing_share(experts, Load(tokens=1e5, all_tokens=1e5))
+        saved = 128 * empty * (1 - EMPTY_ROW_POWER)
+        assert drawn == pytest.approx(1 - saved / (8e5 + 128 * empty), rel=1e-6)
+    # A single token has rows of eight experts, so that 120 / 128 of the constant part is missing, too.
+    placed = with_kernels(alone, "vllm-0.13", experts=1, attention_data=1)
+    assert placed.kernels is not None
+    saved = 128 * 127 * (1 - EMPTY_ROW_POWER * 8 / 128)
+    drawn = placed.kernels.step.drawing_share(experts, Load(tokens=1.0, all_tokens=1.0))
+    assert drawn == pytest.approx(1 - saved / (8 + 128 * 127), rel=1e-6)
 
 
 @pytest.mark.parametrize(

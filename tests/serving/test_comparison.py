@@ -17,7 +17,13 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
-from paleo_lite.serving.price_basis import PricedDevice, choose_listings, describe_prices, whole_instances_notes
+from paleo_lite.serving.price_basis import (
+    PricedDevice,
+    choose_listings,
+    describe_mixed,
+    describe_prices,
+    whole_instances_notes,
+)
 from paleo_lite.sweeps.comparison import Comparison
 
 SHORT: dict[str, Any] = {"num_requests": 20, "input_tokens": 256, "output_tokens": 16}
@@ -96,6 +102,21 @@ def test_the_price_of_a_cloud_is_unknown_where_it_has_none() -> None:
 def test_given_and_unknown_prices_are_described() -> None:
     assert describe_prices([PricedDevice("t4", 1.0, None)]) == "as given: t4 1 USD/h"
     assert describe_prices([PricedDevice("t4", None, None)]) == "unknown: give `--price`"
+
+
+@pytest.mark.parametrize(
+    ("priced", "clouds"),
+    [
+        ([("t4", 1.0, "AWS"), ("l4", 2.0, "Vultr"), ("t4", 1.0, "AWS")], "AWS, Vultr"),
+        ([("t4", 1.0, "AWS"), ("l4", None, "Vultr")], ""),  # none of Vultr's is known
+        ([("t4", 1.0, "AWS"), ("l4", 2.0, None)], ""),  # one was given
+        ([("t4", None, "AWS"), ("l4", None, "Vultr")], ""),
+        ([], ""),
+    ],
+)
+def test_only_known_prices_of_several_clouds_are_mixed(priced: list[tuple[Any, ...]], clouds: str) -> None:
+    note = describe_mixed([PricedDevice(*row) for row in priced])
+    assert f"offers of {clouds}, none" in note if clouds else note == ""
 
 
 def test_devices_that_do_not_fill_an_instance_say_what_whole_ones_cost() -> None:

@@ -362,6 +362,21 @@ def test_many_chunks_of_a_prompt_take_as_long_together_as_one_by_one(
     assert len(together.progress) < len(one_by_one.progress) / 2
 
 
+def test_many_chunks_of_a_long_prompt_take_the_time_of_the_middle_one(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attention of a chunk grows linearly with the tokens before it, so that the middle one takes the mean time."""
+    limits = {"max_batched_tokens": 64, "chunked_prefill": 64, "max_sequences": 4, "overhead_s": 0.0}
+    server = find_server("vllm", deployment.on_device.machine.device, **limits)
+    deployment = msgspec.structs.replace(deployment, engine=server)
+    traffic = generate_traffic(Lengths(8_000), Lengths(4), count=1, rate_per_s=1.0)
+    prepared, together = run(deployment, traffic)
+    monkeypatch.setattr("paleo_lite.serving.simulator.LEAST_TOGETHER", 10**9)
+    one_by_one = simulate(traffic, prepared.tables, prepared.room, prepared.engine, answers=1)
+    assert one_by_one.iterations == together.iterations >= 8_000 // 64
+    assert together.finish_s == pytest.approx(one_by_one.finish_s, rel=2e-3)
+
+
 def test_a_simulation_is_run_once(deployment: Deployment) -> None:
     """The same requests under the same conditions; other requests, limits or ends of the interval are simulated."""
     one, same, other = (

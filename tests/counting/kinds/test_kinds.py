@@ -119,6 +119,28 @@ def test_operands_are_saved_as_autograd_saves_them(kind, function, wanted):
     assert found.output == (output.data_ptr() in saved)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["sum", "mean", "max", "min", "var", "prod", "logsumexp", "norm"])
+def test_reductions_save_what_autograd_saves(function):
+    torch = pytest.importorskip("torch")
+    x = torch.rand(4, 6, requires_grad=True)
+    saved: dict[int, int] = {}
+
+    def note(tensor):
+        saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda packed: packed):
+        results = getattr(torch, function)(x, dim=1)
+    result = results[0] if isinstance(results, tuple) else results
+    found = saved_tensors(
+        Layer("it", "reduce", ((4, 6),), ((4,),), (), (INPUT,), attributes={"function": function}), (True,), False
+    )
+    assert (found.inputs == (0,), found.output) == (x.data_ptr() in saved, result.data_ptr() in saved)
+    others = sum(saved[place] for place in saved if place not in (x.data_ptr(), result.data_ptr()))
+    assert found.bytes == others  # of the four indices, 8 bytes each
+
+
 def strings(tree: ast.AST) -> set[str]:
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
