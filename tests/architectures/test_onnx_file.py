@@ -213,13 +213,13 @@ def test_a_malformed_operator_is_named(node, weights, message, tmp_path):
 
 
 def test_what_only_constants_give_may_have_an_unknown_shape(tmp_path):
-    of_weight = helper.make_node("Mystery", ["w"], ["c"], domain="mine")
+    of_weight = helper.make_node("NonZero", ["w"], ["c"])
     nodes = [of_weight, helper.make_node("Relu", ["x"], ["y"])]
     path = save(tmp_path / "n.onnx", nodes, [("x", 1, (1, 4))], [("w", (4,))], ("y", (1, 4)))
     assert [layer.kind for layer in read_onnx(Path(path)).layers] == ["relu"]
-    of_input = helper.make_node("Mystery", ["x"], ["c"], domain="mine")
+    of_input = helper.make_node("NonZero", ["x"], ["c"])
     path = save(tmp_path / "n.onnx", [of_input, nodes[1]], [("x", 1, (1, 4))], [], ("y", (1, 4)))
-    with pytest.raises(BadDescriptor, match="the shape of c, an output of Mystery, is unknown"):
+    with pytest.raises(BadDescriptor, match="the shape of c, an output of NonZero, is unknown"):
         read_onnx(Path(path))
 
 
