@@ -33,8 +33,6 @@ AT_LIMIT = 0.9
 TYPICAL = Shares(arithmetic=0.3, memory=0.4, utilisation=0.3)
 """Work by whose causes what remains uncertain is compared with what was before."""
 
-IDLE = PARAMETERS[0]
-
 
 def power_traits(device: str, network: str, source: str = "") -> dict[str, str]:
     """Return the traits by which watts are compared: device and network."""

@@ -46,11 +46,6 @@ class Amount(msgspec.Struct, frozen=True):
     tokens: float | str | None = None  # tokens per epoch: ``"15B"``
     epochs: float | None = None  # number of epochs; None for one
 
-    @property
-    def is_given(self) -> bool:
-        """Whether a number of samples or tokens is given."""
-        return not (self.images is None and self.samples is None and self.tokens is None)
-
     def samples_per_epoch(self, sequence_tokens: int | None) -> float | None:
         """Return the samples per epoch, of a language model the sequences; None if no number is given.
 

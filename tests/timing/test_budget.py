@@ -40,12 +40,6 @@ def test_hours_cost_and_energy_of_a_run_by_hand() -> None:
     assert without is not None and (without.cost_usd, without.kwh, without.hours_interval) == (None, None, None)
 
 
-@pytest.mark.parametrize("amount", [{"images": 1}, {"samples": "52k"}, {"tokens": "1B"}])
-def test_a_number_of_any_kind_is_an_amount(amount) -> None:
-    assert Amount(**amount).is_given
-    assert not Amount(epochs=3.0).is_given
-
-
 BAD = [
     ({"images": "many"}, 2048, "`--images` must be a number such as 52k or 15B"),
     ({"tokens": "-1B"}, 2048, "`--tokens` must be a number > 0"),
