@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 
 def ask(words: str) -> Any:
-    """Return the numbers of an answer, or the sentence of a refusal. Files are named from the root of the repository."""
+    """Return the numbers of an answer, or the sentence of a refusal; paths begin at the root of the repository."""
     with chdir(FILE.parents[2]):
         said = CliRunner().invoke(main, [*shlex.split(words), "--format", "json"])
     if said.exit_code:
