@@ -27,11 +27,12 @@ from paleo_lite.engines.formulas import KERNEL_CLASSES, KernelRates
 from paleo_lite.engines.kernel_formats import KERNEL_FORMATS, kernel_rates
 from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
-from validation.engines import simulated, steps, tables
+from validation.engines import deviations, simulated, steps, tables
+from validation.engines.deviations import between_sources
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
 from validation.engines.scripts import cache_format, script_of
 from validation.engines.servers import PublishedServer, _mark_drafting, _parallelism, _users, published_servers
-from validation.engines.steps import _pausing_share, between_sources
+from validation.engines.steps import _pausing_share
 from validation.engines.tables import READERS, TimedKernels, attention_pairs
 
 # Readers -------------------------------------------------------------------------------------------------------------
@@ -467,8 +468,9 @@ def test_times_of_requests_need_the_first_tokens_of_two_networks() -> None:
     model: Any = SimpleNamespace(engines=["sglang", "vllm"])
     found = steps._Model._host_deviations(model, servers).reshape(-1, 2)
     by_time = dict(zip(steps.TYPICAL_HOST, found.tolist()))
-    assert by_time["iteration_s"] == [1.0, 1.0]
-    assert by_time["request_s"] == by_time["request_token_s"] == by_time["request_iterations"] == [0.05, 1.0]
+    assert by_time["iteration_s"] == [steps.HOST_DEVIATION] * 2
+    times = [by_time[name] for name in ("request_s", "request_token_s", "request_iterations")]
+    assert times == [[0.05, steps.HOST_DEVIATION]] * 3
 
 
 def test_first_tokens_of_unstated_versions_of_sglang_are_left_out() -> None:
@@ -522,16 +524,16 @@ def test_sources_differ_by_less_without_experts(monkeypatch: pytest.MonkeyPatch)
     def predict(part: Any, fitted: EngineConstants) -> tuple[float, float]:
         return part.server.step_s * float(np.exp(0.5 if part.has_experts else 0.1)), 1.0
 
-    monkeypatch.setattr(steps, "fit_steps", fit)
-    monkeypatch.setattr(steps, "predict_steps", predict)
-    biases = steps.source_biases(parts, EngineConstants({}))
+    monkeypatch.setattr(deviations, "fit_steps", fit)
+    monkeypatch.setattr(deviations, "predict_steps", predict)
+    biases = deviations.source_biases(parts, EngineConstants({}))
     assert known == [{"b", "c"}, {"a", "c"}, {"a", "b"}]
     assert biases.every == pytest.approx({"a": 0.1, "b": 0.1, "c": 0.5})
     assert biases.dense == pytest.approx({"a": 0.1, "b": 0.1, "c": 0.1})
-    fitted = steps.with_source_deviations(EngineConstants({}), biases)
+    fitted = deviations.with_source_deviations(EngineConstants({}), biases)
     assert fitted.spread.source == pytest.approx(between_sources(biases.every))
     assert fitted.dense_spread.source == pytest.approx(0.1 * 2.353 / 1.645, abs=1e-3)
-    without_c = steps.with_source_deviations(EngineConstants({}), biases, "c")
+    without_c = deviations.with_source_deviations(EngineConstants({}), biases, "c")
     assert without_c.spread.source == pytest.approx(0.1 * 2.920 / 1.645, abs=1e-3)
 
 
@@ -549,8 +551,8 @@ def test_kernels_add_no_more_to_servers_of_which_several_networks_were_measured(
     assert kinds == (MeasuredServers("vllm", "h100-sxm", has_experts=False),)
     hosts = dict.fromkeys(("vllm", "sglang"), Host(0.0, 0.0, 5e-3, 1e-6, 1.5, first_token_deviation=0.01))
     known = EngineConstants({}, hosts=hosts, dense_spread=ServerSpread(0.12, 0.09), measured=kinds)
-    deviations = [steps.step_deviation(part, known) for part in parts]
-    assert deviations == pytest.approx([(2 * 0.12**2 + 0.09**2) ** 0.5] * 2 + [(0.25 + 0.15**2) ** 0.5] * 2)
+    found = [deviations.step_deviation(part, known) for part in parts]
+    assert found == pytest.approx([(2 * 0.12**2 + 0.09**2) ** 0.5] * 2 + [(0.25 + 0.15**2) ** 0.5] * 2)
 
 
 def test_the_host_adds_its_own_deviation_to_that_of_a_step() -> None:
@@ -562,7 +564,9 @@ def test_the_host_adds_its_own_deviation_to_that_of_a_step() -> None:
     )  # fmt: skip
     host = Host(2e-3, 0.0, 5e-3, 1e-6, 1.5, first_token_deviation=0.01)
     known = EngineConstants({}, hosts={"vllm": host}, dense_spread=ServerSpread(0.1, 0.0))
-    assert steps.step_deviation(part, known) == pytest.approx(np.hypot(0.02**0.5, 0.5 * np.log(2.5) / 1.645), abs=1e-3)
+    assert deviations.step_deviation(part, known) == pytest.approx(
+        np.hypot(0.02**0.5, 0.5 * np.log(2.5) / 1.645), abs=1e-3
+    )
 
 
 def test_first_tokens_deviate_as_those_of_unseen_networks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,9 +585,9 @@ def test_first_tokens_deviate_as_those_of_unseen_networks(monkeypatch: pytest.Mo
         known.append({part.server.network for part in rest})
         return constants
 
-    monkeypatch.setattr(steps, "fit_steps", fit)
-    monkeypatch.setattr(steps, "predict_steps", lambda part, held_out: (0.0, part.server.ttft_s * np.exp(0.329)))
-    hosts = steps.with_first_token_deviations(fitted, parts, fitted).hosts
+    monkeypatch.setattr(deviations, "fit_steps", fit)
+    monkeypatch.setattr(deviations, "predict_steps", lambda part, held_out: (0.0, part.server.ttft_s * np.exp(0.329)))
+    hosts = deviations.with_first_token_deviations(fitted, parts, fitted).hosts
     assert hosts["sglang"].first_token_deviation == pytest.approx(0.2, abs=1e-3)
     assert hosts["vllm"].first_token_deviation == UNKNOWN_HOST.first_token_deviation  # no server says it
     assert known == [{"qwen3-8b"}, {"llama-3.1-8b"}]
@@ -603,9 +607,9 @@ def test_first_tokens_of_one_network_deviate_as_those_of_all_engines(monkeypatch
     def predict(part: Any, held_out: EngineConstants) -> tuple[float, float]:
         return 0.0, part.server.ttft_s * float(np.exp(errors[part.server.engine]))
 
-    monkeypatch.setattr(steps, "fit_steps", lambda rest, constants, tolerance: constants)
-    monkeypatch.setattr(steps, "predict_steps", predict)
-    hosts = steps.with_first_token_deviations(fitted, parts, fitted).hosts
+    monkeypatch.setattr(deviations, "fit_steps", lambda rest, constants, tolerance: constants)
+    monkeypatch.setattr(deviations, "predict_steps", predict)
+    hosts = deviations.with_first_token_deviations(fitted, parts, fitted).hosts
     assert hosts["sglang"].first_token_deviation == pytest.approx(0.4 / 1.645, abs=1e-3)
     assert hosts["vllm"].first_token_deviation == pytest.approx(0.4 / 1.645, abs=1e-3)
 

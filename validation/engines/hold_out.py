@@ -29,19 +29,10 @@ from paleo_lite.reporting.document import Column, Document, Table, format_percen
 from paleo_lite.timing.intervals import Z_90
 
 from ..columns import GROUP_COLUMNS, GroupErrors
+from .deviations import source_biases, step_deviation, with_source_deviations
 from .fit import draw_rows, fit_cell, fit_constants, kernel_times
 from .servers import PublishedServer, published_servers
-from .steps import (
-    HELD_OUT_TOLERANCE,
-    StepParts,
-    fit_steps,
-    is_fitted,
-    parts_of,
-    predict_steps,
-    source_biases,
-    step_deviation,
-    with_source_deviations,
-)
+from .steps import HELD_OUT_TOLERANCE, StepParts, fit_steps, is_fitted, parts_of, predict_steps
 from .tables import TimedKernels, published_kernels
 
 JUDGED_ROWS = 500

@@ -13,17 +13,11 @@ import msgspec
 from paleo_lite.engines import constants
 from paleo_lite.files import write_atomically
 
+from .deviations import source_biases, with_first_token_deviations, with_source_deviations
 from .fit import fit_cell, fit_constants
 from .served import with_served
 from .servers import published_servers
-from .steps import (
-    fit_steps,
-    is_fitted,
-    parts_of,
-    source_biases,
-    with_first_token_deviations,
-    with_source_deviations,
-)
+from .steps import fit_steps, is_fitted, parts_of
 from .tables import published_kernels
 
 SOURCES = (

@@ -21,17 +21,9 @@ from paleo_lite.serving.causes import first_token_shares
 from paleo_lite.serving.learned import KIND
 from paleo_lite.timing.intervals import Z_90
 
+from ..engines.deviations import step_deviation
 from ..engines.servers import PublishedServer, published_servers
-from ..engines.steps import (
-    HELD_OUT_TOLERANCE,
-    MOST_USERS,
-    StepParts,
-    fit_steps,
-    is_fitted,
-    parts_of,
-    predict_steps,
-    step_deviation,
-)
+from ..engines.steps import HELD_OUT_TOLERANCE, MOST_USERS, StepParts, fit_steps, is_fitted, parts_of, predict_steps
 from .groups import Grouped
 
 
