@@ -159,7 +159,7 @@ def _predict_denoiser(pipeline: Pipeline, question: Question) -> Prediction:
 
 
 def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Prediction:
-    """Predict a network, with its memory if it is asked for or belongs to the phase."""
+    """Predict a network, with its memory."""
     if question.fit_batch and question.batch_size != 1:
         raise BadValue("the largest batch that fits takes the place of a number of samples")
     evidence = question.find_evidence() if question.phase == "training" else None
@@ -178,9 +178,6 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
         from ..timing.diffusion import pipeline_model
 
         model = pipeline_model(model, machine.device, is_measured=False)
-    is_forward_only = workload.phase in ("inference", "forward", "prefill")
-    if is_forward_only and workload.training is None and not question.fit_batch and not question.memory:
-        return predict_workload(workload, machine, model)
     from ..timing.capacity import predict_with_memory
 
     return predict_with_memory(

@@ -106,7 +106,7 @@ class Question(msgspec.Struct, frozen=True):
     # How a language model in blocks is trained on one device; None for the defaults of its execution.
     parallel: ParallelConfig | None = None
     fit_batch: bool = False  # whether the batch is the largest one that fits into the memory
-    memory: bool = False  # whether the memory is estimated at inference, too
+    memory: bool = False  # whether the memory is asked for by part, which needs layers
     names_remedies: bool = True  # whether an answer that does not fit says what would make it fit
     remedy_answers: RemedyAnswers | None = None  # what it answers with other options; None if remedies have no times
     amount: Amount | None = None  # of training, for hours, cost and energy

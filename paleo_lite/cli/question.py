@@ -62,17 +62,13 @@ class QuestionCommand(AnswerCommand):
         if asks_for_rows(of_rows):
             answer = answer_with_rows(question, of_rows, output)
         else:
-            answer = self._answer(question, shown, is_whole=output.get("format") == "json" or file is not None)
+            answer = self._answer(question, shown)
         if file is not None:
             _write_report(question, answer, file)
         return answer
 
-    def _answer(self, question: Any, shown: dict[str, Any], *, is_whole: bool) -> CommandResult:
-        """Answer one question; a whole answer includes the memory."""
-        if is_whole:
-            from ..questions.report import with_memory
-
-            question = with_memory(question)
+    def _answer(self, question: Any, shown: dict[str, Any]) -> CommandResult:
+        """Answer one question."""
         with progress_of_long_answers(self.kind.name):
             result = self.kind.answer(question)
         if shown.get("explain"):

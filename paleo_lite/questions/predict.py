@@ -144,8 +144,7 @@ class Predict(
 
 def answer(question: Predict) -> Prediction | ScaleTable | Comparison:
     """Return the prediction, a table over groups of devices, or several answers side by side."""
-    has_memory = question.memory or (bool(question.several()) and question.network is not None)
-    return compare(replace(question, memory=has_memory), _answer, _ORDER, together=("tensor",))
+    return compare(question, _answer, _ORDER, together=("tensor",))
 
 
 def _answer(question: Predict) -> Prediction | ScaleTable:
@@ -220,7 +219,7 @@ def _remedy_answers(question: Any) -> RemedyAnswers | None:
         from .train import remedy_answers
 
         return remedy_answers(question)
-    if not question.memory or question.phase in WITHOUT_UPDATE:
+    if question.network is None or question.phase in WITHOUT_UPDATE:
         return None
     from ..timing.capacity import RemedyAnswers
 

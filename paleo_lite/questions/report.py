@@ -108,15 +108,7 @@ def report(question: Options, output: str | Path, *, force: bool = False) -> Rep
     check_report_file(path, force=force, kind=kind)
     if not _find_writer(kind, path):
         warm_up_renderer()  # in a thread, during the prediction
-    return write_report(question, kind.answer(with_memory(question)), path)
-
-
-def with_memory(question: Any) -> Any:
-    """Return a question with the memory of the network, which reports and JSON always have."""
-    from dataclasses import replace
-
-    has_option = hasattr(question, "memory") and question.network is not None
-    return replace(question, memory=True) if has_option else question
+    return write_report(question, kind.answer(question), path)
 
 
 def write_report(question: Options, answer: Result, path: Path) -> Report:

@@ -47,15 +47,26 @@ def describe_largest(fit: MemoryFit) -> str:
     return f"largest batch {fit.largest_batch:,}"
 
 
+def describe_fitting(fit: MemoryFit) -> str:
+    """Return what fits instead of what does not: the largest batch, and the first remedy that helps alone."""
+    helpful = [remedy.options for remedy in fit.remedies if remedy.fits]
+    remedy = f"with `{helpful[0]}`" if helpful else ""
+    if fit.largest_batch is None:
+        return f"fits {remedy}" if remedy else "not even one sample fits"
+    batch = f"fits up to batch {fit.largest_batch:,}"
+    return f"{batch}, or {remedy}" if remedy else batch
+
+
 def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
     """Return the peak memory by part, if requested, and remedies, if it does not fit."""
     tables = []
     if by_part:
         tables.append(_memory_part_table(fit))
     if not fit.fits and fit.remedies:
+        command = "predict" if fit.optimizer is None else "train"
         columns = select_columns(
             find_column("remedy", key="name", drop_order=1),
-            find_column("remedy_options", key="options"),
+            find_column("remedy_options", key="options", title=f"options of {command}"),
             find_column("memory_bytes", key="total_bytes"),
             "fits",
             "largest_micro_batch",

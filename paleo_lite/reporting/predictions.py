@@ -17,7 +17,7 @@ from ..version import __version__
 from .answers import format_at_90, format_power, format_shortage, price_facts, site_facts
 from .columns import find_column, select_columns
 from .document import Document, Table, raw_table
-from .memory import memory_fact, memory_tables
+from .memory import describe_fitting, memory_fact, memory_tables
 
 if TYPE_CHECKING:
     from ..timing.budget import TrainingRun
@@ -294,7 +294,7 @@ def headline(prediction: Prediction) -> str:
         answer += f"at least {time} (bound from the data sheet)"
     fit = prediction.memory
     if fit is not None and not fit.fits:
-        answer += format_shortage(fit.memory.total_bytes, fit.usable_bytes)
+        answer += f"{format_shortage(fit.memory.total_bytes, fit.usable_bytes)}; {describe_fitting(fit)}"
     return answer
 
 
@@ -339,11 +339,16 @@ def run_fact(run: TrainingRun, amount: str | None = None) -> tuple[str, str]:
 
 
 def _csv_table(prediction: Prediction) -> Table:
-    """Return the rows of CSV output: layers and overhead, which add up to the time, with time model and version."""
+    """Return the rows of CSV output: layers and overhead, which add up to the time; each names fit and calibration."""
     if not prediction.names:
         figures = prediction.to_dict()
         return raw_table([{key: value for key, value in figures.items() if not isinstance(value, (dict, list))}])
-    origin = {"calibration": prediction.calibration, "version": __version__}
+    origin = {
+        "memory_bytes": prediction.memory_bytes,
+        "fits": prediction.fits,
+        "calibration": prediction.calibration,
+        "version": __version__,
+    }
     columns = ["name", "kind", "flops", "bytes", "time_s", "bound_s", "bound", *origin]
     if prediction.launched is not None:
         columns.insert(2, "launches")

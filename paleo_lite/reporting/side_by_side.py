@@ -24,6 +24,7 @@ from .document import (
     format_time_short,
     raw_table,
 )
+from .memory import describe_fitting
 from .pipelines import memory_remedy
 
 
@@ -289,5 +290,4 @@ def _shortages(prediction: AnyPrediction) -> list[str]:
     text = format_shortage(memory.total_bytes, memory.usable_bytes).removeprefix("; ")
     if isinstance(prediction, PipelinePrediction):
         return [f"{text}; {memory_remedy(prediction)}"]
-    fitting = [remedy.options for remedy in memory.remedies if remedy.fits] if isinstance(memory, MemoryFit) else []
-    return [f"{text}; fits with `{fitting[0]}`" if fitting else text]
+    return [f"{text}; {describe_fitting(memory)}" if isinstance(memory, MemoryFit) else text]

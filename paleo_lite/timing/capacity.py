@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..counting.work import PHASES_WITH_GRADIENTS
-from ..errors import BadValue, DoesNotFit, PaleoError, UnknownPrecision
+from ..errors import BadValue, DoesNotFit, PaleoError, UnknownPrecision, UnsupportedPhase
 from ..machines import Device, Machine
 from ..units import format_si
 from .memory import (
@@ -34,8 +34,9 @@ SHARDS = 8
 MOST_PAIRS = 4
 """Most pairs of remedies that are listed where no single one makes a workload fit."""
 
-FROZEN_FORMATS = ("fp8", "int4")
-"""Formats of the frozen weights of other networks than language models beside adapters that are tried."""
+NARROWER_FORMATS = ("fp8", "int4")
+"""Formats that are tried: of the weights of language models at inference, and of those frozen beside adapters of
+other networks."""
 
 LORA_RANK = 16
 """Rank of the adapters of the LoRA remedies."""
@@ -262,6 +263,8 @@ def _candidate_remedies(
         if narrow:
             changed = workload.with_changes(precision=narrow)
             yield CandidateRemedy(f"{narrow} numbers", {"precision": narrow}, changed)
+        if workload.network.lengths is not None and workload.weights is None:
+            yield from _narrower_weights(workload, "weights")
         return
     if options.checkpointing == "none":
         name = "checkpointing, about sqrt(n) segments"
@@ -346,7 +349,7 @@ def _fine_tuning_remedies(
         return
     if workload.network.lengths is None:
         if options.lora_rank:
-            yield from _frozen_formats(workload)
+            yield from _narrower_weights(workload, "frozen weights")
         return
     checkpointing = _block_checkpointing(workload)
     smallest = {"checkpointing": checkpointing, "accumulation": workload.batch_size}
@@ -383,14 +386,14 @@ def _fine_tuning_remedies(
             return
 
 
-def _frozen_formats(workload: Workload) -> Iterator[CandidateRemedy]:
-    """Yield narrower formats of the weights that are frozen beside adapters."""
-    for weights in FROZEN_FORMATS:
+def _narrower_weights(workload: Workload, name: str) -> Iterator[CandidateRemedy]:
+    """Yield narrower formats of the weights, which no gradient changes."""
+    for weights in NARROWER_FORMATS:
         try:
             changed = workload.with_changes(weights=weights)
-        except BadValue:  # a network without this format
+        except (BadValue, UnsupportedPhase):  # a network or a phase without this format
             continue
-        yield CandidateRemedy(f"frozen weights in {weights}", {"weights": weights}, changed)
+        yield CandidateRemedy(f"{name} in {weights}", {"weights": weights}, changed)
 
 
 def _block_checkpointing(workload: Workload) -> str:

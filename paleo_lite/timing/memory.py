@@ -279,12 +279,14 @@ def _statistics_bytes(workload: Workload) -> int:
     number_bytes = element_bytes(workload.precision)
     if workload.options.mixed_precision:
         number_bytes = max(number_bytes, 4)
-    numbers = sum(
-        2 * layer.inputs[0][1]
-        for layer in workload.saving_layers
-        if layer.kind in KINDS and KINDS[layer.kind].has_running_statistics
+    return cached_for_layers(_running_statistics, workload.saving_layers) * number_bytes
+
+
+def _running_statistics(layers: Sequence[Layer]) -> int:
+    """Return how many running means and running variances the batch norms of layers keep."""
+    return sum(
+        2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].has_running_statistics
     )
-    return numbers * number_bytes
 
 
 def _step_parts(workload: Workload) -> dict[str, AffineBytes]:
@@ -427,7 +429,8 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
     number_bytes, options = element_bytes(workload.precision), workload.options
     if workload.phase not in PHASES_WITH_GRADIENTS:
         layers, stored = workload.layers, workload.stored_format
-        return parameter_bytes(layers, workload.precision, stored, workload.reads_tokens), 0, 0
+        arguments = workload.precision, stored, workload.reads_tokens
+        return cached_for_layers(parameter_bytes, layers, *arguments), 0, 0
     trained_layers = [layer for layer in workload.trained_layers if layer.parameters and not layer.is_frozen]
     trained = sum(layer.parameters for layer in trained_layers)
     optimizer = OPTIMIZERS[options.optimizer]

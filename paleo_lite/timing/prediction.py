@@ -53,7 +53,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     notes : tuple of str
         Caveats.
     memory : MemoryFit or None
-        Peak memory compared with the device's; None if it was not requested.
+        Peak memory compared with the device's; None for a bare FLOP or MAC count.
     bound_terms : Terms or None
         Terms of the lower bound; None if the model itself is a bound.
     board_bound_s : float or None
@@ -193,12 +193,12 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def memory_bytes(self) -> float | None:
-        """Peak memory in bytes; None if it was not requested."""
+        """Peak memory in bytes; None for a bare FLOP or MAC count."""
         return None if self.memory is None else self.memory.total_bytes
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak memory fits; None if it was not requested."""
+        """Whether the peak memory fits; None for a bare FLOP or MAC count."""
         return None if self.memory is None else self.memory.fits
 
     @property

@@ -5,6 +5,7 @@ Tests: timing/capacity.py.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import paleo_lite as pl
 from paleo_lite.cli import main
+from paleo_lite.machines import find_device
 from paleo_lite.questions.predict import Predict
 from paleo_lite.questions.train import remedies_in_training
 from paleo_lite.units import format_si
@@ -29,7 +32,8 @@ TOO_LARGE = {  # questions that do not fit, with the remedies that they have at 
     "train flux.1-dev --gpu a100-sxm-40gb": 8,
     "train flux.1-dev --gpu rtx4090 --lora 16": 12,
     "predict resnet50 --phase training --gpu t4 --batch-size 256 --precision fp32": 8,
-    "predict vit_b_16 --gpu t4 --batch-size 4096 --precision fp32 --memory": 1,
+    "predict vit_b_16 --gpu t4 --batch-size 4096 --precision fp32": 1,
+    "predict llama-3-8b --gpu rtx4060 --phase decode": 2,
     "predict resnet50 --gpu k80-die --precision fp64 --batch-size 64 --phase forward+backward": 6,
     "predict llama-3.2-3b --gpu rtx4090 --precision bf16 --batch-size 4 --phase forward+backward": 8,
     "predict llama-3.2-1b --gpu rtx4090 --precision bf16 --batch-size 16 --phase backward": 8,
@@ -254,3 +258,39 @@ def test_changes_have_the_memory_and_time_of_the_command_they_name(question: str
         assert row["fits"], options
         stated = (format_si(row["memory_bytes"], "B", 3), format_si(row["time_s"], "s", 3))
         assert (memory, time) == stated, options
+
+
+FORMATS = ("table", "markdown", "csv", "json")
+
+
+@pytest.mark.parametrize(
+    ("asked", "fitting"),
+    [
+        ("resnet50 --gpu rtx4060 --precision fp16 --batch-size 8192", "--batch-size fit"),
+        ("vit_h_14 --gpu jetson-nano --batch-size 64", "--batch-size fit"),
+        ("llama-3-70b --gpu rtx4060", ""),
+        ("llama-3-8b --gpu rtx4060", "--weights int4"),
+    ],
+)
+def test_inference_that_does_not_fit_says_so_in_every_output(asked: str, fitting: str) -> None:
+    words = ["predict", *shlex.split(asked)]
+    shown = {form: CliRunner().invoke(main, [*words, "--format", form]).stdout for form in FORMATS}
+    answer = json.loads(shown["json"])
+    options = {option[2:].replace("-", "_"): value for option, value in options_of(words[2:])}
+    options["batch_size"] = int(options.get("batch_size", 1))
+    assert pl.predict(words[1], **options).to_dict() == answer
+    assert answer["fits"] is False and answer["memory_bytes"] > find_device(options["gpu"]).memory_bytes
+    for form in ("table", "markdown"):
+        assert "does not fit into memory" in shown[form].splitlines()[0]
+    rows = list(csv.DictReader(shown["csv"].splitlines()))
+    assert {(row["fits"], float(row["memory_bytes"])) for row in rows} == {("False", answer["memory_bytes"])}
+    first = shown["markdown"].splitlines()[0]
+    if fitting == "--batch-size fit":
+        largest = ask(
+            [*words[: words.index("--batch-size")], *words[words.index("--batch-size") + 2 :], *fitting.split()]
+        )
+        assert f"fits up to batch {largest['batch_size']:,}" in first and largest["fits"]
+    elif fitting:
+        assert f"`{fitting}`" in first and ask([*words, *fitting.split()])["fits"]
+    else:
+        assert "not even one sample fits" in first
