@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import msgspec
 from ..calibration import picture_causes, power_causes
 from ..calibration.evidence_file import (
     EVIDENCE_FORMAT,
+    LEAST_SENSITIVITY,
+    MOST_SENSITIVITY,
     EvidenceCalibration,
     EvidenceProvenance,
+    assume_factor,
     is_interval,
     is_plausible,
     rounded_shares,
 )
-from ..calibration.posterior import Observation
+from ..calibration.posterior import Observation, shares_of
 from ..distributed import link_causes
 from ..engines.causes import FIRST_TOKEN, TIME_PER_TOKEN
 from ..engines.records import LOCAL_ENGINES
@@ -303,11 +307,47 @@ def observe_server(
     if first_s and waited_s <= QUEUED_ITERATIONS * tpot_s and not server_causes.has_waited(first_s, ttft_s):
         timings.append((FIRST_TOKEN, first_s, ttft_s))
     watts = _watts_of_server(measured, facts, situation, answer, on_device, per_token_s or tpot_s)
-    return watts + [
+    rows = [
         Observation(SERVER, figure, situation, traits, seconds, forecast_s, rounded_shares(shares[figure]))
         for figure, seconds, forecast_s in timings
         if seconds and is_plausible(seconds)
     ]
+    if answer.offered_requests_per_s is None:
+        return watts + rows
+    return watts + _with_open_load(rows, facts, hardware_files)
+
+
+def _with_open_load(
+    rows: Sequence[Observation], facts: dict[str, Any], hardware_files: list[Path]
+) -> list[Observation]:
+    """Return the figures of a server under an open load, with the shares of causes in the answer of `serve`.
+
+    The number of users grows with the times, and users wait for others: the shares are those in which the answer
+    changes if each cause by itself takes longer, and the sensitivity is their sum.
+    """
+    slopes: dict[str, dict[str, float]] = {row.figure: {} for row in rows}
+    causes = dict.fromkeys(cause for row in rows for cause, share in row.shares.items() if share)
+    for cause in causes:
+        slower = assume_factor(rows[0], cause, _LONGER)
+        values = {
+            forecast.figure: forecast.value for forecast in forecast_figures(SERVER, facts, hardware_files, slower)
+        }
+        for row in rows:
+            slopes[row.figure][cause] = max(math.log(values[row.figure] / row.forecast) / _LONGER, 0.0)
+    result = []
+    for row in rows:
+        total = sum(slopes[row.figure].values())
+        if not LEAST_SENSITIVITY <= total <= MOST_SENSITIVITY:
+            raise BadValue(
+                f"the forecast of {LATENCIES[row.figure]} hardly depends on kernels and host under this load"
+            )
+        shares = rounded_shares(shares_of(slopes[row.figure]))
+        result.append(msgspec.structs.replace(row, shares=shares, sensitivity=round(total, 4)))
+    return result
+
+
+_LONGER = 0.1
+"""Logarithm of the factor by which a cause takes longer: simulations of some hundred requests resolve no small one."""
 
 
 def _watts_of_server(

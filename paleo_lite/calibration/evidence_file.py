@@ -20,6 +20,7 @@ from .posterior import (
     KINDS,
     SHOWN_TRAITS,
     USUAL_TRAITS,
+    AssumedFactors,
     LeftOut,
     Observation,
     Posterior,
@@ -33,6 +34,9 @@ MOST_OBSERVATIONS = 20_000
 
 LEAST_S, MOST_S = 1e-12, 1e12
 """Limits of measured and forecast seconds."""
+
+LEAST_SENSITIVITY, MOST_SENSITIVITY = 0.1, 100.0
+"""Limits of the sensitivity of a row to its causes."""
 
 SURPRISING = 2.0
 """Number of deviations of all rows together from which on they look like rows of something else.
@@ -400,6 +404,11 @@ def check_evidence(calibration: EvidenceCalibration, path: Path) -> EvidenceCali
                 raise BadFile(f"{where}.{name} must be above 0 and at most {MOST_S:g} seconds (got {seconds:g})")
         if row.interval is not None and not is_interval(row.interval, row.forecast):
             raise BadFile(f"{where}.interval must contain the forecast {row.forecast:g} (got {row.interval})")
+        if not LEAST_SENSITIVITY <= row.sensitivity <= MOST_SENSITIVITY:
+            raise BadFile(
+                f"{where}.sensitivity must be from {LEAST_SENSITIVITY:g} to {MOST_SENSITIVITY:g} "
+                f"(got {row.sensitivity:g})"
+            )
         unknown = [cause for cause in row.shares if cause not in prior.causes]
         if unknown:
             raise BadFile(f"{where}.shares: {unknown[0]!r} is not among the causes {', '.join(prior.causes)}")
@@ -441,6 +450,14 @@ def combine(parts: Mapping[str, Any]) -> EvidenceCalibration:
 def _without_words(row: Observation) -> bytes:
     """Return a key that rows of the same measurement share: the words of a situation depend on what its file varies."""
     return msgspec.json.encode(msgspec.structs.replace(row, situation=""))
+
+
+def assume_factor(row: Observation, cause: str, log: float) -> EvidenceCalibration:
+    """Return the calibration in which a cause of a row's kind takes longer, by the logarithm of a factor."""
+    calibration = EvidenceCalibration(EVIDENCE_FORMAT, "evidence", [row])
+    assumed = AssumedFactors((row,), evidence_prior().kinds[row.kind], {cause: log})
+    calibration._posteriors[row.kind] = assumed
+    return calibration
 
 
 def best_rows(posterior: Posterior, candidates: Sequence[Observation], number: int) -> list[SuggestedRow]:

@@ -3,8 +3,10 @@
 A forecast is a sum of seconds by cause (kernels of some class, waits of the host, prompts, exchanges, ...). The truth
 is taken to be the same sum with a factor for each cause::
 
-    ln(measured / forecast) = ln(sum over causes of share * exp(theta)) + noise
+    ln(measured / forecast) = sensitivity * (ln(sum over causes of share * exp(theta)) + noise)
 
+The sensitivity is 1 unless more time means more work: under open loads slower iterations gather more users (Little
+1961), which slow them further.
 The logarithm of the factor of a cause, theta, is a sum of effects with mean 0, each common to all rows that have some
 traits in common: the same source, engine, device, network. Their variances are shipped (`evidence.toml`): those at
 which published groups of measurements are most likely (``validation/evidence``). What is common moves wherever it is
@@ -84,6 +86,7 @@ class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     shares: dict[str, float]  # of the forecast by cause; they add up to 1
     # The 90% interval of the forecast as the command states it; None where it states none.
     interval: tuple[float, float] | None = None
+    sensitivity: float = 1.0  # by how much the logarithm of the forecast moves with that of all causes together
 
     @property
     def log_ratio(self) -> float:
@@ -155,7 +158,9 @@ class Factors(NamedTuple):
         """Return the factor of a cause."""
         return float(np.exp(self.mean[self.causes.index(cause)]))
 
-    def log_time(self, shares: Mapping[str, float], noise: float) -> tuple[float, float, float]:
+    def log_time(
+        self, shares: Mapping[str, float], noise: float, sensitivity: float = 1.0
+    ) -> tuple[float, float, float]:
         """Return the logarithm of a time over its forecast, and its variance after and before the evidence."""
         vector = np.array([shares.get(cause, 0.0) for cause in self.causes])
         factors = vector * np.exp(self.mean)
@@ -163,7 +168,7 @@ class Factors(NamedTuple):
         moved = factors / total
         after = float(moved @ self.covariance @ moved) + noise**2
         before = float(vector @ self.prior_covariance @ vector) + noise**2
-        return float(np.log(total)), after, before
+        return sensitivity * float(np.log(total)), sensitivity**2 * after, sensitivity**2 * before
 
 
 class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
@@ -183,7 +188,8 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     @cached_property
     def _ratios(self) -> Floats:
-        return np.array([row.log_ratio for row in self.rows])
+        """Logarithms of measured over forecast, of a load that does not grow with its times."""
+        return np.array([row.log_ratio / row.sensitivity for row in self.rows])
 
     @cached_property
     def _row_covariance(self) -> Floats:
@@ -285,7 +291,8 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
                 situations[key] = self._towards_situation(traits)
             factors = situations[key].without(self._conditioned, run)
             for row in (self.rows[index] for index in run):
-                total, after, before = factors.log_time(row.shares, self.prior.noise[row.figure])
+                noise = self.prior.noise[row.figure]
+                total, after, before = factors.log_time(row.shares, noise, row.sensitivity)
                 result.append(LeftOut(row, row.log_ratio - total, math.sqrt(after), math.sqrt(before)))
         return result
 
@@ -312,6 +319,17 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
         covariance += np.diag(self._conditioned.noise)
         weights = np.linalg.solve(covariance, np.ones(len(self.rows)))
         return float(weights @ self._ratios / np.sqrt(weights.sum()))
+
+
+class AssumedFactors(Posterior, frozen=True, dict=True, eq=False):
+    """Cause factors that are assumed instead of learned: what the time would be with them."""
+
+    logs: dict[str, float] = {}  # logarithms of the factors of some causes; 0 of the others
+
+    def factors(self, traits: Mapping[str, str]) -> Factors:
+        """Return the assumed factors, as uncertain as before any evidence."""
+        mean = np.array([self.logs.get(cause, 0.0) for cause in self.causes])
+        return Factors(self.causes, mean, self._prior_covariance, self._prior_covariance)
 
 
 class LeftOut(NamedTuple):

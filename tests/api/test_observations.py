@@ -19,7 +19,7 @@ import paleo_lite as pl
 from paleo_lite.api.calibrations import find_result_files
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.alternatives import try_alternatives
-from paleo_lite.calibration.evidence_file import EvidenceCalibration
+from paleo_lite.calibration.evidence_file import EvidenceCalibration, assume_factor
 from paleo_lite.calibration.posterior import Observation, condition, remaining_width
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.engines.records import LOCAL_ENGINES
@@ -597,3 +597,35 @@ def test_files_without_evidence_are_counted_with_the_reason_first(tmp_path: Path
     found = pl.calibrate([tmp_path / "bench.json", *paths], gpu="h100-sxm", precision="bf16")
     assert isinstance(found, EvidenceCalibration)
     assert [text.split()[0] for text in found.provenance.inputs] == ["bench.json"]
+
+
+def test_a_calibration_forecasts_the_open_loads_that_it_learned_from(tmp_path: Path) -> None:
+    """Servers whose matrix products take 1.3 times as long: under open loads slower iterations gather more users."""
+    loads = {"gpu": "h100-sxm", "precision": "bf16", "input_tokens": 1000, "output_tokens": 200, "num_requests": 300}
+    causes = ("launches", "products", "attention", "host", "prompts", "front end")
+    traits = {"device": "h100-sxm", "engine": "vllm", "network": "llama-3.1-8b", "format": "bf16"}
+    row = Observation("server", "tpot_s", "", traits, 1.0, 1.0, dict.fromkeys(causes, 1 / 6))
+    slower = assume_factor(row, "products", log(1.3))
+    runs, shipped, truth = [], [], []
+    for rate in (2.0, 8.0, 14.0):
+        usual, slow = (pl.serve("llama-3.1-8b", rate=rate, **loads, **more) for more in ({}, {"calibration": slower}))
+        shipped.append(usual.latencies)
+        truth.append(slow.latencies)
+        times_ms = [slow.latencies[name]["mean"].value * 1e3 for name in ("tpot_s", "ttft_s")]
+        runs.append(
+            bench(1, *times_ms, request_rate=rate, max_concurrency=None, num_prompts=300, completed=300,
+                  total_input_tokens=300_000, total_output_tokens=60_000, duration=300 / rate,
+                  request_throughput=rate, output_throughput=200 * rate, total_token_throughput=1200 * rate)
+        )  # fmt: skip
+    found = pl.calibrate(write(tmp_path / "open.json", *runs), **SERVER, tensor=1)
+    assert isinstance(found, EvidenceCalibration)
+    learned = [pl.serve("llama-3.1-8b", rate=rate, **loads, calibration=found).latencies for rate in (2.0, 8.0, 14.0)]
+    of_tokens = [row.sensitivity for row in found.observations if row.figure == "tpot_s"]
+    assert of_tokens == sorted(of_tokens) and of_tokens[-1] > 1.2  # users gather the more, the higher the load
+    for name in ("tpot_s", "ttft_s"):
+        of = [
+            [abs(log(a[name]["mean"].value / b[name]["mean"].value)) for a, b in zip(some, truth)]
+            for some in (shipped, learned)
+        ]
+        assert max(of[1]) < 0.5 * max(of[0]), name
+        assert max(of[1]) < 0.08, name
