@@ -39,6 +39,7 @@ from ..serving.candidates import (
     within,
 )
 from ..serving.deployment import Deployment, PreparedDeployment
+from ..serving.launch import engines_on
 from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
 from ..serving.placement import TENSOR_DEGREES, Division
@@ -90,7 +91,7 @@ def advise(
     first: Attempts = {}
     fallbacks: dict[str, Attempts] = {}
     degrees = _tensor_degrees(fixed, deployments)
-    devices, left_out = _devices_that_run(deployments, devices, fixed.weights)
+    devices, left_out = _devices_that_run(deployments, devices, fixed)
     for device in devices:
         formats = _formats_to_try(fixed.weights, deployments, device)
         divisions = [fixed.division(degree, fixed.pipeline or 1) for degree in degrees]
@@ -274,16 +275,30 @@ def _equal_notes(advice: DeploymentAdvice) -> list[str]:
 
 
 def _devices_that_run(
-    deployments: Deployments, devices: Sequence[Device], weights: str | None
+    deployments: Deployments, devices: Sequence[Device], fixed: FixedOptions
 ) -> tuple[Sequence[Device], list[str]]:
-    """Return the devices on which the engine runs, all where it runs on none, and notes on those that are left out."""
+    """Return the devices on which the engine runs with a format to try, and notes on those that are left out.
+
+    A single device stays, as without advice: other builds of an engine may run there. Raise BadValue if the engine runs
+    on none of several.
+    """
     capability = SERVERS[deployments.policy].capability
-    lacking = {device.id: capability.why_not_on(device, weights) for device in devices}
-    running = [device for device in devices if not lacking[device.id]]
-    if not running:
+    is_mixture = deployments.decoder.is_mixture
+    running, reasons, others = [], [], []
+    for device in devices:
+        formats = _formats_to_try(fixed.weights, deployments, device)
+        lacking = [capability.why_not_on(device, name, is_mixture=is_mixture) for name in formats]
+        if not all(lacking):
+            running.append(device)
+            continue
+        reasons.append(f"{deployments.policy} {lacking[0]}")
+        others += engines_on(device, formats[0], is_mixture=is_mixture)
+    if running:
+        return running, [f"no candidate: {reason}" for reason in dict.fromkeys(reasons)]
+    if len(devices) == 1:
         return devices, []
-    reasons = [reason for reason in lacking.values() if reason]
-    return running, [f"no candidate: {deployments.policy} {reason}" for reason in reasons]
+    instead = f"; {' or '.join(dict.fromkeys(others))} runs on some of them" if others else ""
+    raise BadValue(f"no candidate runs: {'; '.join(dict.fromkeys(reasons))}{instead}")
 
 
 def _wide_attempts(
@@ -379,5 +394,6 @@ def _formats_to_try(weights: str | None, deployments: Deployments, device: Devic
     if bits > FORMATS["nvfp4"].bits and any(peak.precision == "fp4" for peak in device.peaks):
         formats.append("nvfp4")
     capability = SERVERS[deployments.policy].capability
-    running = [name for name in formats if not capability.why_not_on(device, name)]
+    is_mixture = deployments.decoder.is_mixture
+    running = [name for name in formats if not capability.why_not_on(device, name, is_mixture=is_mixture)]
     return tuple(running or formats)

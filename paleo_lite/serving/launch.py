@@ -15,6 +15,7 @@ from ..distributed.platforms import usual_computer
 from ..engines.records import SERVERS
 from ..engines.records.record import HEAD, DraftWords, Launcher, NodeWords
 from ..formats import FORMATS
+from ..machines import Device
 from .drafts import find_published
 from .products import FP4_WEIGHTS, converts_weights, has_units
 
@@ -313,18 +314,26 @@ def why_not_run(deployment: Deployment) -> str:
     """
     engine, on_device = deployment.engine, deployment.on_device
     device, weights = on_device.machine.device, on_device.workload.weights
-    lacking = engine.capability.why_not_on(device, weights)
+    is_mixture = on_device.workload.has_experts
+    lacking = engine.capability.why_not_on(device, weights, is_mixture=is_mixture)
     if not lacking:
         return ""
-    others: dict[str, str] = {}  # the newest versions that run there, by their program
+    others = engines_on(device, weights, is_mixture=is_mixture)
+    verb = "runs" if len(others) == 1 else "run"
+    instead = f"; {' and '.join(others)} {verb} there" if others else ""
+    return f"{engine.name} ({engine.versions.describe()}) {lacking}{instead}"
+
+
+def engines_on(device: Device, weights: str | None, *, is_mixture: bool) -> list[str]:
+    """Return the options of the newest versions of each engine that are known to run on a device with a format."""
+    options: dict[str, str] = {}  # by program
     for name, server in SERVERS.items():
         if server.vendors and device.vendor not in server.vendors:
             continue
-        if server.capability.lowest and not server.capability.why_not_on(device, weights):
-            others.setdefault(_VERSION.sub("", name), f"`--engine {name}`")
-    verb = "runs" if len(others) == 1 else "run"
-    instead = f"; {' and '.join(others.values())} {verb} there" if others else ""
-    return f"{engine.name} ({engine.versions.describe()}) {lacking}{instead}"
+        needed = server.capability
+        if needed.lowest and not needed.why_not_on(device, weights, is_mixture=is_mixture):
+            options.setdefault(_VERSION.sub("", name), f"`--engine {name}`")
+    return list(options.values())
 
 
 def why_not_launched(deployment: Deployment, role: str) -> str:

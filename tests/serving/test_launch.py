@@ -16,6 +16,7 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
 from paleo_lite.engines.records import SERVERS
+from paleo_lite.errors import BadValue
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.launch import find_repository
 
@@ -457,3 +458,22 @@ def test_advice_recommends_no_device_on_which_the_engine_does_not_run() -> None:
     advised = pl.serve("llama-3-8b", gpu="v100-sxm2-32gb,a100-sxm-80gb", advise="cost", engine="tensorrt-llm", **asked)
     assert {(one.gpu, one.weights) for one in advised.advice.candidates} == {("a100-sxm-80gb", "bf16")}
     assert any(note.startswith("no candidate: tensorrt-llm needs compute capability 8.0") for note in advised.notes)
+
+
+def test_advice_names_the_engines_where_the_asked_one_runs_on_no_device() -> None:
+    """vLLM knows nvfp4 from 0.8 on, and mxfp4, in which gpt-oss is published, from 0.10.1 on."""
+    asked: dict[str, Any] = {"rate": 0.1, "input_tokens": 100, "output_tokens": 20, "advise": "cost"}
+    devices = ["a100-sxm-80gb", "h100-sxm"]
+    with pytest.raises(BadValue, match=r"no candidate runs: vllm-0\.7 does not know weights in nvfp4; `--engine vllm`"):
+        pl.serve("llama-3-8b", gpu=devices, engine="vllm-0.7", weights="nvfp4", **asked)
+    with pytest.raises(BadValue, match=r"no candidate runs: vllm-0\.7 does not know weights in mxfp4"):
+        pl.serve("gpt-oss-20b", gpu=devices, engine="vllm-0.7", **asked)
+
+
+@pytest.mark.parametrize(("network", "runs"), [("llama-3-8b", True), ("qwen3-30b-a3b", False)])
+def test_experts_in_fp8_need_units_for_it_before_marlin_took_them(network: str, runs: bool) -> None:
+    """vLLM, issues 7322 and 17579: of dense models Marlin converts fp8 on Ampere, of mixtures only from 0.9 on."""
+    asked: dict[str, Any] = {"rate": 0.1, "input_tokens": 100, "output_tokens": 20, "num_requests": 20}
+    notes = pl.serve(network, gpu="a100-sxm-80gb", engine="vllm-0.7", weights="fp8", **asked).notes
+    lacking = [note for note in notes if "needs compute capability 8.9 with experts in fp8" in note]
+    assert bool(lacking) == (not runs)

@@ -193,10 +193,11 @@ class Capability(msgspec.Struct, frozen=True):
 
     lowest: float = 0.0
     weights: Mapping[str, float] = {}  # with weights in a format that needs a higher one
+    experts: Mapping[str, float] = {}  # with experts in a format whose kernels for them need a higher one still
     later_formats: tuple[str, ...] = ()  # formats of weights that came in with a later version
     sources: tuple[str, ...] = ()
 
-    def why_not_on(self, device: Device, weights: str | None) -> str:
+    def why_not_on(self, device: Device, weights: str | None, *, is_mixture: bool = False) -> str:
         """Return what an engine or a device lacks for weights in a format, as a clause about the engine; empty if none.
 
         Only the devices of NVIDIA have compute capabilities.
@@ -206,9 +207,12 @@ class Capability(msgspec.Struct, frozen=True):
         if device.vendor != "NVIDIA" or not device.capability:
             return ""
         of_device, of_format = float(device.capability), self.weights.get(weights or "", 0.0)
+        kind = "weights"
+        if is_mixture and self.experts.get(weights or "", 0.0) > of_format:
+            kind, of_format = "experts", self.experts[weights or ""]
         if of_device >= max(self.lowest, of_format):
             return ""
-        what = f" with weights in {weights}" if of_device >= self.lowest else ""
+        what = f" with {kind} in {weights}" if of_device >= self.lowest else ""
         needed = of_format if what else self.lowest
         return f"needs compute capability {needed:.1f}{what}, and {device.name} has {of_device:.1f}"
 

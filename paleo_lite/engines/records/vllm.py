@@ -303,12 +303,14 @@ VLLM_0_7 = structs.replace(
     capability=Capability(
         7.0,
         weights={"awq": 7.5, "fp8": 8.0, "fp8-block": 8.9},
+        experts={"fp8": 8.9},  # Marlin takes them from 0.9 on, and Triton's kernel needs units for fp8
         later_formats=("fp4", "nvfp4", "mxfp4", "mxfp8"),
         sources=(
             "https://docs.vllm.ai/en/v0.6.4.post1/quantization/supported_hardware.html",
             "https://github.com/vllm-project/vllm/pull/5975 (fp8 on Ampere)",
             "https://github.com/vllm-project/vllm/issues/11559 (DeepSeek-V3 in 0.6.6)",
             "https://github.com/vllm-project/vllm/issues/13885 (blocks of fp8 on Ampere)",
+            "https://github.com/vllm-project/vllm/issues/17579 (experts in fp8 on Ampere, of May 2025)",
             "https://docs.vllm.ai/en/v0.8.1/serving/engine_args.html (nvfp4, the first list of formats that has it)",
             "https://github.com/vllm-project/vllm/pull/22259 (mxfp4, of August 2025)",
         ),
@@ -334,10 +336,12 @@ VLLM_0_5 = structs.replace(
     capability=Capability(
         7.0,
         weights={"awq": 7.5, "fp8": 8.0},
+        experts={"fp8": 8.9},
         later_formats=("fp8-block", "fp4", "nvfp4", "mxfp4", "mxfp8"),
         sources=(
             "https://docs.vllm.ai/en/v0.5.3/quantization/supported_hardware.html",
             "https://docs.vllm.ai/en/v0.5.5/quantization/fp8.html (fp8 on Ampere)",
+            "https://github.com/vllm-project/vllm/issues/7322 (experts in fp8 on Ampere, of August 2024)",
             "https://github.com/vllm-project/vllm/issues/11559 (blocks of fp8 in 0.6.6)",
         ),
     ),
