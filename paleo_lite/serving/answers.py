@@ -314,7 +314,7 @@ def answer(
         requests=len(traffic),
         shortened_requests=traffic.shortened_requests,
         duration_s=whole_span(simulated.outcomes).seconds,
-        latencies=join_latencies(expected.latencies, causes, prepared.latency_deviations),
+        latencies=join_latencies(expected.latencies, causes, prepared.latency_deviations(traffic)),
         figures=_figures_of(at_levels, deployment, traffic),
         weights_bytes=prepared.room.weights_bytes,
         activations_bytes=prepared.room.activations_bytes,

@@ -25,7 +25,7 @@ from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .admission import Admission
 from .cache import CacheRoom, NoCacheRoom, cached_tensors, sufficient_fraction
 from .captured_graphs import count_launches, eager_launch_s, with_launches
-from .causes import RemainingWidths, causes_of_iterations, causes_of_users, remaining_widths
+from .causes import RemainingWidths, causes_of_iterations, causes_of_users, crowd_deviations, remaining_widths
 from .drafts import HEADS
 from .elastic import Elasticity
 from .flood import simulate_flood
@@ -337,6 +337,11 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             return HostWidths()
         return host_widths(tables, engine, sequences, traffic.mean_context, self.tokens_per_sequence)
 
+    def latency_deviations(self, traffic: Traffic) -> dict[str, float]:
+        """Return standard deviations of the logarithms of latencies beside those of the iterations, by latency."""
+        users = 0.0 if traffic.concurrency is None else traffic.concurrency / self.replicas
+        return crowd_deviations(self.timer.latency_deviations, users)
+
     @property
     def tokens_per_sequence(self) -> int:
         """New tokens of a sequence in an iteration: one, and those that are drafted."""
@@ -383,7 +388,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             simulated["expected"],
             causes_of_iterations(self, traffic, at_levels),
             causes_of_users(self, traffic),
-            self.deployment.timer.latency_deviations[FIRST_TOKEN],
+            self.deployment.latency_deviations(traffic)[FIRST_TOKEN],
         )
         prefill = None if self.prefill is None else self.prefill._with_widths(widths)
         return msgspec.structs.replace(self._with_widths(widths), prefill=prefill)
@@ -420,10 +425,9 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         is_narrowed = self.host_width != 1.0
         return crowd._with_widths(RemainingWidths(self.host_width, self.first_token_width)) if is_narrowed else crowd
 
-    @property
-    def latency_deviations(self) -> dict[str, float]:
-        """Standard deviations of the logarithms of latencies beside those of the iterations, by latency."""
-        deviations = self.deployment.timer.latency_deviations
+    def latency_deviations(self, traffic: Traffic) -> dict[str, float]:
+        """Return standard deviations of the logarithms of latencies beside those of the iterations, by latency."""
+        deviations = self.deployment.latency_deviations(traffic)
         return {name: deviation * self.first_token_width for name, deviation in deviations.items()}
 
     @property

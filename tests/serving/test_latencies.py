@@ -14,6 +14,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.engines.causes import FIRST_TOKEN, TIME_PER_TOKEN
 from paleo_lite.questions.serve_deployment import make_deployment
+from paleo_lite.serving.causes import crowd_deviations
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.intervals import Figure, half_width, join_causes, join_latencies, narrow, summarize_latencies
 from paleo_lite.serving.latencies import STALL_S, simulate_causes
@@ -98,7 +99,7 @@ class KnowsMore(NamedTuple):
 
 
 @pytest.mark.parametrize("pools", [{}, {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}])
-@pytest.mark.parametrize("arrivals", [{"rate_per_s": 4.0}, {"concurrency": 32}])
+@pytest.mark.parametrize("arrivals", [{"rate_per_s": 4.0}, {"concurrency": 32}, {"concurrency": 96}])
 def test_widths_are_of_the_interval_that_answers_print(pools: dict[str, str], arrivals: dict[str, Any]) -> None:
     """By hand: the logarithms of iterations, of each pool apart, and of all else add up in quadrature.
 
@@ -114,11 +115,31 @@ def test_widths_are_of_the_interval_that_answers_print(pools: dict[str, str], ar
     of_iterations = causes[: 2 if pools else 1]
     iterations, everything = (
         half_width(join_latencies(at_levels["expected"], chosen, deviations)[FIRST_TOKEN]["mean"])
-        for chosen, deviations in ((of_iterations, {}), (causes, prepared.latency_deviations))
+        for chosen, deviations in ((of_iterations, {}), (causes, prepared.latency_deviations(traffic)))
     )
     left = math.sqrt((0.6 * everything) ** 2 - (0.3 * iterations) ** 2) / math.sqrt(everything**2 - iterations**2)
     narrowed = prepared.narrowed(traffic, learned)
     assert (narrowed.host_width, narrowed.first_token_width) == (pytest.approx(0.3), pytest.approx(left))
+
+
+@pytest.mark.parametrize(
+    ("users", "expected"), [(0, 0.3), (8, 0.3), (64, 0.3), (128, math.hypot(0.3, 0.5)), (512, math.sqrt(0.84))]
+)
+def test_first_tokens_deviate_more_by_the_doublings_of_64_users(users: float, expected: float) -> None:
+    """Each doubling adds a variance of 0.25: three of them to 0.09 are 0.84."""
+    assert crowd_deviations({FIRST_TOKEN: 0.3}, users) == {FIRST_TOKEN: pytest.approx(expected)}
+    assert crowd_deviations({}, users) == {}
+
+
+def test_a_crowd_is_that_of_a_replica_in_a_closed_loop() -> None:
+    """Requests that come at a rate, however many, have the deviation of few users."""
+    deployment = make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", replicas=2))
+    few = deployment.timer.latency_deviations
+    traffic = generate_traffic(Lengths(200), Lengths(20), count=640, concurrency=256)
+    assert deployment.latency_deviations(traffic) == crowd_deviations(few, 128)
+    assert (
+        deployment.latency_deviations(generate_traffic(Lengths(200), Lengths(20), count=640, rate_per_s=500.0)) == few
+    )
 
 
 SPLIT: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "input_tokens": 512, "output_tokens": 32}

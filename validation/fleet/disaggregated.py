@@ -152,7 +152,7 @@ class PreparedRecipe(NamedTuple):
         ]
         stall = STALL_S / (PUBLISHED_ROUNDS * self.recipe.concurrency) / expected[0]
         causes.append([compared, (compared[0] * (1 + stall), compared[1])])
-        deviations = self.prepared.deployment.timer.latency_deviations
+        deviations = self.prepared.deployment.latency_deviations(_traffic(self.recipe, ROUNDS_OF_ENDS))
         forecasts = []
         for figure, name in enumerate(("ttft_s", "tpot_s")):
             of_causes = [make_figure([low[figure], compared[figure], high[figure]]) for low, high in causes]
