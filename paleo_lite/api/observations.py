@@ -329,9 +329,8 @@ def _with_open_load(
     causes = dict.fromkeys(cause for row in rows for cause, share in row.shares.items() if share)
     for cause in causes:
         slower = assume_factor(rows[0], cause, _LONGER)
-        values = {
-            forecast.figure: forecast.value for forecast in forecast_figures(SERVER, facts, hardware_files, slower)
-        }
+        forecasts = forecast_figures(SERVER, facts, hardware_files, slower)
+        values = {forecast.figure: forecast.value for forecast in forecasts if forecast.value}
         for row in rows:
             slopes[row.figure][cause] = max(math.log(values[row.figure] / row.forecast) / _LONGER, 0.0)
     result = []

@@ -86,7 +86,6 @@ _INT8_NOTE = (
 VENDORS = ("NVIDIA", "AMD")
 """Vendors of the measured GPUs, each with its own libraries."""
 
-
 def choose_model(
     device: Device,
     precision: str,
@@ -341,7 +340,7 @@ def why_not_pooled(device: Device) -> str:
     """Return the reason why no measurement covers a device; empty if some may."""
     if device.parts is not None:
         return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
-    if device.vendor not in VENDORS:
+    if device.vendor not in VENDORS or device.scope == "cpu":
         return f"only GPUs of {' and '.join(VENDORS)} were measured"
     if device.laptop:
         return "no GPU of a laptop was measured, and its clock and power depend on the laptop"

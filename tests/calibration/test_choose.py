@@ -33,6 +33,8 @@ def test_a_device_that_was_measured_answers_for_itself() -> None:
         ("p4", "fp32", "calibrated", None),  # pooled from its neighbours
         ("mi210", "fp32", "calibrated", None),
         ("xeon-8380", "fp32", "bound", "only GPUs of NVIDIA and AMD were measured"),
+        ("epyc-9654", "fp32", "bound", "only GPUs of NVIDIA and AMD were measured"),
+        ("ryzen-9-7950x", "fp32", "bound", "only GPUs of NVIDIA and AMD were measured"),
     ],
 )
 def test_who_answers_for_a_device(device, precision, name, note) -> None:
