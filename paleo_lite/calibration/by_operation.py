@@ -11,6 +11,7 @@ from ..counting.places import last_part
 from ..profile_analysis.operation_times import OPERATION_OF_KIND, ProductSizes, RunOperation
 from ..profile_analysis.pass_times import PassTimes
 from ..timing import Prediction, Workload
+from ..timing.terms import Terms
 
 PROFILE_PASSES = {
     "inference": "forward",
@@ -22,6 +23,9 @@ PROFILE_PASSES = {
 """Pass of a profile for each pass of a prediction."""
 
 _NORMS_AND_ELEMENTWISE = "norms and elementwise"
+
+GAPS = "gaps"
+"""Row of the time in which the device is idle."""
 
 
 class OperationRow(NamedTuple):
@@ -74,11 +78,14 @@ def compare_operations(measured: PassTimes, prediction: Prediction) -> tuple[lis
         OperationRow(name, part, measured_s.get((name, part)), predicted_s.get((name, part)))
         for name, part in {**measured_s, **predicted_s}
     ]
-    terms = prediction.terms
-    device_s = float(terms.layers_s.sum()) / terms.host_slowdown
-    rows.append(OperationRow("gaps", "", measured.gap_s, terms.time_s - device_s))
+    rows.append(OperationRow(GAPS, "", measured.gap_s, gaps_of(prediction.terms)))
     rows.sort(key=lambda row: -(row.measured_s or 0.0))
     return rows, _notes(measured, unmatched, names_of_sizes)
+
+
+def gaps_of(terms: Terms) -> float:
+    """Return the predicted seconds in which the device is idle: waiting for the host, and the overhead of a step."""
+    return terms.time_s - float(terms.layers_s.sum()) / terms.host_slowdown
 
 
 def product_sizes(workload: Workload) -> dict[int, ProductSizes]:

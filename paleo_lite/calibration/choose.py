@@ -86,6 +86,7 @@ _INT8_NOTE = (
 VENDORS = ("NVIDIA", "AMD")
 """Vendors of the measured GPUs, each with its own libraries."""
 
+
 def choose_model(
     device: Device,
     precision: str,

@@ -15,7 +15,7 @@ from ..text import format_plural
 from ..timing import Prediction
 from ..timing.terms import Terms
 from ..units import format_si
-from .by_operation import PROFILE_PASSES, OperationRow, compare_operations, product_sizes
+from .by_operation import GAPS, PROFILE_PASSES, OperationRow, compare_operations, gaps_of, product_sizes
 from .ppp import AT_PEAK
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ MEASURED_PASSES = ("forward", "backward", "update")
 class ComparisonRow(msgspec.Struct, frozen=True):
     """One kind of layer or one layer in one pass; None on a side without it."""
 
-    # Kind or layer, and pass.
+    # Kind or layer, and pass; the gaps between kernels belong to no pass.
     name: str
     part: str
     measured_s: float | None
@@ -68,7 +68,7 @@ class ComparisonRow(msgspec.Struct, frozen=True):
         """Return the documented JSON."""
         return {
             key: self.name,
-            "pass": self.part,
+            "pass": self.part or None,
             "measured_s": self.measured_s,
             "predicted_s": self.predicted_s,
             "difference_s": self.difference_s,
@@ -90,8 +90,8 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
     path: str
     prediction: Prediction
     measured: PassTimes
-    # Rows by decreasing absolute difference. `layers` has only the kinds with as many operations in the profile
-    # as layers in the network, of the same sizes.
+    # Rows by decreasing absolute difference: times of the device, and the gaps in which it waits. `layers` has only the
+    # kinds with as many operations in the profile as layers in the network, of the same sizes.
     kinds: list[ComparisonRow]
     layers: list[ComparisonRow]
     remarks: tuple[str, ...] = ()  # further notes, for example that the prediction was fitted to the profile
@@ -101,13 +101,29 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
 
     @property
     def ppp(self) -> float:
-        """Time at peak of all predicted work over the measured time."""
-        return sum(row.at_peak_s or 0.0 for row in self.kinds) / self.measured_s
+        """Time at peak of all predicted work over the measured time of the kernels."""
+        return sum(row.at_peak_s or 0.0 for row in self.kinds) / self.kernels_s
+
+    @property
+    def kernels_s(self) -> float:
+        """Measured seconds per iteration, summed over kernels."""
+        return sum(self.measured.seconds.values())
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the profile has start times, so that the gaps between its kernels are known."""
+        return self.measured.gap_s is not None
 
     @property
     def measured_s(self) -> float:
-        """Measured seconds per iteration, summed over kernels."""
-        return sum(self.measured.seconds.values())
+        """Measured seconds per iteration: of kernels, and of the gaps between them if they are known."""
+        return self.kernels_s + (self.measured.gap_s or 0.0)
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted seconds of what is measured: of the step, or of its kernels where gaps are not known."""
+        terms = self.prediction.terms
+        return self.prediction.time_s if self.has_gaps else self.prediction.time_s - gaps_of(terms)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -116,11 +132,16 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
         available = "" if measured.iterations_found == measured.iterations else f" of {measured.iterations_found}"
         iterations = f"{format_plural(measured.iterations, 'iteration')}{available}"
         notes = [
-            f"measured: medians over {iterations}, summed over kernels; the first "
-            "iteration (autotuning) and irregular ones are left out"
+            f"measured: medians over {iterations}, summed over kernels{' and the gaps between them' * self.has_gaps}; "
+            "the first iteration (autotuning) and irregular ones are left out"
         ]
+        if not self.has_gaps:
+            notes.append(
+                "the profile has no start times: the time of kernels is compared, without the "
+                f"{format_si(gaps_of(self.prediction.terms), 's')} in which the device is predicted to wait"
+            )
         bound_s = self.prediction.bound_s
-        if bound_s is not None and self.measured_s < bound_s / IMPLAUSIBLE:
+        if bound_s is not None and self.kernels_s < bound_s / IMPLAUSIBLE:
             notes.insert(
                 0,
                 f"the data sheet allows no less than {format_si(bound_s, 's')} for {self.prediction.network}: the "
@@ -146,8 +167,8 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
             "ppp": self.ppp,
             "iterations": self.measured.iterations,
             "measured_s": self.measured_s,
-            "predicted_s": self.prediction.time_s,
-            "ratio": self.measured_s / self.prediction.time_s if self.prediction.time_s else None,
+            "predicted_s": self.predicted_s,
+            "ratio": self.measured_s / self.predicted_s if self.predicted_s else None,
             "operations": [row.to_dict() for row in self.operations],
             "kinds": [row.to_dict() for row in self.kinds],
             "layers": [row.to_dict("layer") for row in self.layers],
@@ -166,7 +187,8 @@ def compare_with_profile(path: str, measured: PassTimes, prediction: Prediction)
         key = _row_key(kind, part, merge)
         measured_s[key] = measured_s.get(key, 0.0) + seconds
     at_peak = AT_PEAK.evaluate(prediction.workload, prediction.machine)
-    predicted_s = _sum_by_kind(prediction.terms.passes, prediction.terms.layers_s, prediction.kinds, merge)
+    terms = prediction.terms
+    predicted_s = _sum_by_kind(terms.passes, terms.layers_s / terms.host_slowdown, prediction.kinds, merge)
     at_peak_s = _sum_by_kind(at_peak.passes, at_peak.layers_s, prediction.kinds, merge)
     flops_at_peak_s = _sum_by_kind(at_peak.passes, at_peak.compute_s, prediction.kinds, merge)
     rows = [
@@ -180,6 +202,8 @@ def compare_with_profile(path: str, measured: PassTimes, prediction: Prediction)
         )
         for kind, part in {**measured_s, **predicted_s, **at_peak_s, **flops_at_peak_s}
     ]
+    if measured.gap_s is not None:
+        rows.append(ComparisonRow(GAPS, "", measured.gap_s, gaps_of(terms)))
     rows.sort(key=lambda row: -abs(row.difference_s))
     operations, operation_notes = compare_operations(measured, prediction)
     return ProfileComparison(
@@ -248,7 +272,7 @@ def _compare_layers(measured: PassTimes, prediction: Prediction, at_peak: Terms)
         in_time_order = layers if part == "forward" else layers[::-1]
         if not _have_equal_sizes(in_time_order, sizes_of_layer, measured.layer_operations.get((kind, part), ())):
             continue
-        predicted_s = prediction.terms.seconds_of(*passes)
+        predicted_s = prediction.terms.seconds_of(*passes) / prediction.terms.host_slowdown
         at_peak_s = at_peak.seconds_of(*passes)
         flops_at_peak_s = at_peak.compute_s[[name in passes for name in at_peak.passes]].sum(axis=0)
         for layer, layer_s in zip(in_time_order, seconds):

@@ -86,8 +86,8 @@ def ppp_run_of_profile(comparison: ProfileComparison) -> PppRun:
         network=prediction.network,
         batch_size=prediction.batch_size,
         phase=prediction.phase,
-        at_peak_s=comparison.ppp * comparison.measured_s,
-        measured_s=comparison.measured_s,
+        at_peak_s=comparison.ppp * comparison.kernels_s,
+        measured_s=comparison.kernels_s,
     )
 
 
@@ -140,7 +140,7 @@ def ppp_shares(profiles: Sequence[ProfileComparison]) -> list[PppShare]:
     for comparison in profiles:
         for key, (at_peak_s, measured_s) in _times_by_kind(comparison).items():
             ppps.setdefault(key, []).append(at_peak_s / measured_s)
-            fractions.setdefault(key, []).append(measured_s / comparison.measured_s)
+            fractions.setdefault(key, []).append(measured_s / comparison.kernels_s)
     shares = []
     for (kind, part), values in ppps.items():
         ppp = float(median(values))

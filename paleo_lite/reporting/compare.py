@@ -62,13 +62,13 @@ def _columns(has_verdict: bool, by: str = "kernel") -> list[Column]:
 def predicted_page(comparison: ProfileComparison, top: int | None = 10) -> Document:
     """Return the document of a prediction compared with a profile, with the `top` layers; None lists all."""
     prediction = comparison.prediction
-    kinds = sorted(comparison.kinds, key=lambda row: MEASURED_PASSES.index(row.part))
+    kinds = sorted(comparison.kinds, key=lambda row: (*MEASURED_PASSES, "").index(row.part))
     total = {
         "kind": "total",
         "measured_s": comparison.measured_s,
-        "predicted_s": prediction.time_s,
-        "difference_s": comparison.measured_s - prediction.time_s,
-        "ratio": comparison.measured_s / prediction.time_s if prediction.time_s else None,
+        "predicted_s": comparison.predicted_s,
+        "difference_s": comparison.measured_s - comparison.predicted_s,
+        "ratio": comparison.measured_s / comparison.predicted_s if comparison.predicted_s else None,
         "ppp": comparison.ppp,
     }
     tables = [
@@ -81,18 +81,21 @@ def predicted_page(comparison: ProfileComparison, top: int | None = 10) -> Docum
         title = f"Layers with the largest difference, {len(layers)} of {len(comparison.layers)}"
         tables.append(Table(title, _predicted_columns("layer"), [row.to_dict("layer") for row in layers]))
     worst = comparison.kinds[0]
+    place = f"{worst.name}, {worst.part}" if worst.part else worst.name
+    interval = format_at_90(prediction.interval)
+    if not comparison.has_gaps:
+        interval = f" of kernels, in a step of {format_si(prediction.time_s, 's')}{interval}"
     headline = (
         f"{prediction.network} on {prediction.device.name}, batch {prediction.batch_size}, {prediction.phase}: "
         f"measured {format_si(comparison.measured_s, 's')}, {prediction.model.name} predicts "
-        f"{format_si(prediction.time_s, 's')}{format_at_90(prediction.interval)}; "
-        f"largest difference in {worst.name}, {worst.part}"
+        f"{format_si(comparison.predicted_s, 's')}{interval}; largest difference in {place}"
     )
     return Document(
         headline,
         [
             ("profile", comparison.path),
             ("time model", describe_model(prediction.model)),
-            ("PPP", f"{comparison.ppp:.3g}: (FLOPs / peak + bytes / bandwidth) / measured time"),
+            ("PPP", f"{comparison.ppp:.3g}: (FLOPs / peak + bytes / bandwidth) / measured time of kernels"),
             ("peak", prediction.peak.describe()),
         ],
         tables,

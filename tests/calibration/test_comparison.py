@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import paleo_lite as pl
 from asked import predict_any
 from paleo_lite.calibration.comparison import compare_with_profile, kind_of_layer
 from paleo_lite.profile_analysis.pass_times import PassTimes
@@ -72,3 +73,25 @@ def test_without_operations_matrix_products_are_one(alexnet):
 )
 def test_kinds_of_layers(kind, expected):
     assert kind_of_layer(kind) == expected
+
+
+def test_waits_for_the_host_are_gaps_on_both_sides() -> None:
+    """A device that waits for its host: kinds and layers have the time of the device alone, and the rest are gaps."""
+    waiting = pl.predict("resnet50", gpu="h100-sxm", precision="fp16")
+    assert waiting.terms.host_slowdown > 1.5
+    times = PassTimes("inference", 3, 3, {("convolution", "forward"): 1e-3}, {}, True, gap_s=4e-3)
+    beside = compare_with_profile("a", times, waiting)
+    assert (beside.measured_s, beside.predicted_s) == (pytest.approx(5e-3), waiting.time_s)
+    (gaps,) = [row for row in beside.kinds if row.name == "gaps"]
+    device_s = waiting.terms.layers_s.sum() / waiting.terms.host_slowdown
+    assert gaps.measured_s == 4e-3 and gaps.predicted_s == pytest.approx(waiting.time_s - device_s)
+    assert sum(row.predicted_s or 0.0 for row in beside.kinds) == pytest.approx(beside.predicted_s)
+
+
+def test_without_start_times_kernels_alone_are_compared() -> None:
+    alexnet = pl.predict("alexnet", gpu="k40m", batch_size=8)
+    times = PassTimes("inference", 3, 3, {("convolution", "forward"): 1e-3}, {}, True)
+    beside = compare_with_profile("a", times, alexnet)
+    assert beside.predicted_s == pytest.approx(sum(row.predicted_s or 0.0 for row in beside.kinds))
+    assert beside.predicted_s < alexnet.time_s and beside.measured_s == 1e-3
+    assert any("has no start times" in note for note in beside.notes)

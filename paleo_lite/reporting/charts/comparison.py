@@ -49,18 +49,25 @@ def predicted_chart(comparison: ProfileComparison) -> Any:
     """Draw measured and predicted time of an iteration by kind of layer, pass by pass."""
     prediction = comparison.prediction
     panels: list[tuple[str, list[Row]]] = [
-        ("whole iteration", [("all kernels", comparison.measured_s, prediction.time_s)])
-    ]
-    for part in MEASURED_PASSES:
-        panels.append(
-            (part, [(row.name, row.measured_s, row.predicted_s) for row in comparison.kinds if row.part == part])
+        (
+            "whole iteration",
+            [(f"kernels{' and gaps' * comparison.has_gaps}", comparison.measured_s, comparison.predicted_s)],
         )
-    interval = format_at_90(prediction.interval)
+    ]
+    for part in (*MEASURED_PASSES, ""):
+        panels.append(
+            (
+                part or "between kernels",
+                [(row.name, row.measured_s, row.predicted_s) for row in comparison.kinds if row.part == part],
+            )
+        )
+    interval = format_at_90(prediction.interval) if comparison.has_gaps else ""
     predicted = "predicted" if prediction.is_forecast else "bound from the data sheet"
     lines = [
         f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}",
-        f"sum of all kernels of an iteration: measured {format_si(comparison.measured_s, 's')}, {predicted} "
-        f"{format_si(prediction.time_s, 's')}{interval}, {prediction.model.name} model",
+        f"kernels{' and gaps' * comparison.has_gaps} of an iteration: measured "
+        f"{format_si(comparison.measured_s, 's')}, {predicted} {format_si(comparison.predicted_s, 's')}{interval}, "
+        f"{prediction.model.name} model",
     ]
     if not prediction.is_forecast:
         lines.append(BOUNDS_LEGEND)
@@ -69,7 +76,7 @@ def predicted_chart(comparison: ProfileComparison) -> Any:
         ("measured", predicted),
         _prediction_error_title(comparison),
         lines,
-        prediction.interval,
+        prediction.interval if comparison.has_gaps else None,
         not prediction.is_forecast,
     )
 
@@ -77,17 +84,18 @@ def predicted_chart(comparison: ProfileComparison) -> Any:
 def _prediction_error_title(comparison: ProfileComparison) -> str:
     """Return the error of the prediction, and the class and pass with the largest difference."""
     prediction = comparison.prediction
-    ratio = prediction.time_s / comparison.measured_s
+    ratio = comparison.predicted_s / comparison.measured_s
     if not prediction.is_forecast:
         return f"Measured is {1 / ratio:.3g} times the bound from the data sheet"
     title = f"Predicted {abs(ratio - 1):.0%} {'shorter' if ratio < 1 else 'longer'} than measured"
-    low, high = prediction.interval or (0.0, 0.0)
+    low, high = (prediction.interval if comparison.has_gaps else None) or (0.0, 0.0)
     if low <= comparison.measured_s <= high:
         title += ", inside its interval"
     in_both = [row for row in comparison.kinds if row.measured_s and row.predicted_s]
     if in_both:
         furthest = max(in_both, key=lambda row: abs((row.predicted_s or 0.0) - (row.measured_s or 0.0)))
-        title += f"; largest difference in {furthest.part}: {furthest.name.replace('_', ' ')}"
+        place = f"{furthest.part}: {furthest.name}" if furthest.part else furthest.name
+        title += f"; largest difference in {place.replace('_', ' ')}"
     return title
 
 
@@ -270,11 +278,11 @@ def ppp_chart(comparison: ProfileComparison | RunComparison) -> Any:
         f"{format_si(furthest.measured_s or 0.0, 's', 3)} measured, "
         f"{format_si((furthest.at_peak_s or 0.0) / ppp, 's', 3)} predicted"
     )
-    at_peak_s = comparison.ppp * comparison.measured_s
+    at_peak_s = comparison.ppp * comparison.kernels_s
     lines = [
         f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}",
         f"{format_si(at_peak_s, 's', 3)} at peak / PPP {ppp:.3g} = {format_si(at_peak_s / ppp, 's', 3)} predicted; "
-        f"measured {format_si(comparison.measured_s, 's', 3)} (sum of all kernels of an iteration)",
+        f"measured {format_si(comparison.kernels_s, 's', 3)} (sum of all kernels of an iteration)",
         prediction.model.label if prediction.model.ppp else "PPP of the whole profile",
         "points right of the line, or above it, are faster than predicted by this PPP; the others are slower",
     ]
