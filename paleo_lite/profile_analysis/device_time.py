@@ -57,9 +57,30 @@ class Gap(msgspec.Struct, frozen=True):
     host: str | None  # the host's call that covers most of the gap; None if the profile shows no long call
 
 
+IDLE = "of the time the device is idle"
+"""Words of the sentences about large parts of the idle time."""
+
+LARGE_IDLE_SHARE = 0.1
+"""Share of the time above which a cause of idle time has its remedy named."""
+
+REMEDIES = {
+    "_SingleProcessDataLoaderIter": "the DataLoader loads in the process of the steps: `num_workers` of one or more "
+    "loads the next batches meanwhile, in processes of its own (PyTorch, torch.utils.data)",
+    "_MultiProcessingDataLoaderIter": "the workers of the DataLoader are too slow: more of them, or samples that take "
+    "less time to decode; `paleo-lite feeding` says how many are enough",
+}
+"""What shortens the idle time in which the host is in a function, by a part of its name."""
+
+LATE_HOST = (
+    "the host launches kernels later than the device runs them: larger batches, or fewer launches by CUDA graphs or "
+    "torch.compile(mode='reduce-overhead')"
+)
+
+
 class TimeBreakdown(msgspec.Struct, frozen=True):
     """Busy and idle time, summed over the devices of a profile."""
 
+    recorded_devices: int  # devices over which times are summed
     busy_share: float  # fraction of the window during which anything ran
     window_s: float  # time from the first start to the last end on each device
     computing_s: float  # time during which a kernel computed
@@ -71,6 +92,21 @@ class TimeBreakdown(msgspec.Struct, frozen=True):
     exposed_fill_s: float  # time of fills of memory during which nothing computed, communicated or copied
     idle_s: dict[str, float]  # idle time by cause (`CAUSES`)
     gaps: list[Gap]  # the longest gaps
+
+
+def idle_remedies(breakdown: TimeBreakdown) -> list[str]:
+    """Return a sentence on what shortens each large part of the idle time, the largest first."""
+    sentences = []
+    for cause, idle_s in sorted(breakdown.idle_s.items(), key=lambda item: -item[1]):
+        share = idle_s / breakdown.window_s if breakdown.window_s else 0.0
+        if share < LARGE_IDLE_SHARE:
+            continue
+        hosts = [gap.host for gap in breakdown.gaps if gap.cause == cause and gap.host]
+        named = [text for part, text in REMEDIES.items() if any(part in host for host in hosts)]
+        remedy = named[0] if named else LATE_HOST if cause == "host" else ""
+        if remedy:
+            sentences.append(f"{share:.1%} {IDLE} ({CAUSES[cause]}): {remedy}")
+    return sentences
 
 
 class LaunchQueue(msgspec.Struct, frozen=True):
@@ -198,6 +234,7 @@ def break_down_time(recording: Recording) -> TimeBreakdown:
     communication_s = communication_ns * 1e-9
     exposed_s = exposed_ns * 1e-9
     return TimeBreakdown(
+        recorded_devices=len(gaps_of_devices),
         busy_share=busy_ns * 1e-9 / window_s if window_s else 1.0,
         window_s=window_s,
         computing_s=compute_ns * 1e-9,

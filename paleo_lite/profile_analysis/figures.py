@@ -11,7 +11,7 @@ from ..machines import Device
 from ..machines.device import PeakRate
 from ..units import format_si
 from .above_peak import MAX_BOOST, UNEXPLAINED, explain_bytes_above_peak, explain_flops_above_peak
-from .device_time import TIME_KEYS
+from .device_time import TIME_KEYS, idle_remedies
 from .iteration_work import OperatorWork, known_sum
 from .notebook import notebook_figures
 from .one_file import FileAnalysis, ReadOptions
@@ -45,6 +45,7 @@ def make_row(analysis: FileAnalysis, peaks: Peaks | None, reading: ReadOptions) 
             figures.update(dict.fromkeys(TIME_KEYS))
         else:
             figures.update(analysis.device_time.to_dict())
+            figures["notes"] = [*figures["notes"], *idle_remedies(analysis.device_time.breakdown)]
         figures["engine_steps"] = msgspec.to_builtins(analysis.engine_steps)
         figures["captured_graphs"] = msgspec.to_builtins(analysis.captured_graphs)
         figures["peak"] = None if peaks is None else peaks.rate.describe()

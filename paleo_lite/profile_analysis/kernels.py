@@ -10,7 +10,7 @@ import numpy as np
 
 from ..machines import Device, PeakRate
 from ..profiles.detect import Profile
-from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify
+from ..profiles.names import classify
 from ..result import Result
 from ..text import format_plural
 from .above_peak import explain_flops_above_peak
@@ -49,7 +49,7 @@ class KernelRow(msgspec.Struct, frozen=True):
         of the throughputs that Nsight Compute measured; None without them, or if both are below 60% of the peak.
     headroom : float or None
         Fraction of the time that would be saved at the roofline, or at the peak of the larger measured throughput;
-        1 - occupancy if neither is known; None without it.
+        None if neither is known.
     occupancy : float or None
         Achieved occupancy, 0 to 1.
     rank : int or None
@@ -228,7 +228,7 @@ def mark_device_conflict(report: KernelReport, conflicts: Sequence[str], warning
         return report
     rows = []
     for row in report.kernels:
-        bound, headroom = _measured_bound(row.metrics, row.label)
+        bound, headroom = _measured_bound(row.metrics)
         rows.append(msgspec.structs.replace(row, flops_efficiency=None, bound=bound, headroom=headroom, rank=None))
     return msgspec.structs.replace(
         report,
@@ -339,7 +339,7 @@ def _make_row(
     if peak is not None and bandwidth_bytes_per_s is not None:
         bound, headroom = _roofline(sums, peak.per_s, bandwidth_bytes_per_s)
     if headroom is None:
-        bound, headroom = _measured_bound(metrics, label)
+        bound, headroom = _measured_bound(metrics)
     return KernelRow(
         name=name,
         label=label,
@@ -374,15 +374,15 @@ def _roofline(sums: dict[str, float], peak: float, bandwidth: float) -> tuple[st
     return bound, max(0.0, 1 - roofline_s / (sums["both_ns"] * 1e-9))
 
 
-def _measured_bound(metrics: dict[str, float], label: str) -> tuple[str | None, float | None]:
+def _measured_bound(metrics: dict[str, float]) -> tuple[str | None, float | None]:
     """Return bound and headroom by the shares of peak that Nsight Compute measured of memory and multiprocessors.
 
-    Without them, the headroom follows from the achieved occupancy.
+    Without them both are unknown: occupancy limits no time, as kernels with many independent instructions reach their
+    peak at low occupancy (Volkov 2010, Better performance at lower occupancy).
     """
     memory, compute = device_throughputs(metrics)
     if memory is None:
-        occupancy = None if label in CLASSES_WITHOUT_ARITHMETIC else achieved_occupancy(metrics)
-        return None, None if occupancy is None else max(0.0, 1 - occupancy)
+        return None, None
     largest = max(memory, compute or 0.0)
     bound = "memory" if memory == largest else "compute"
     return bound if largest >= _BOUND_THROUGHPUT else None, max(0.0, 1 - largest)
@@ -421,7 +421,8 @@ def _notes(
     has_throughput = device_throughputs(max(rows, key=lambda row: row.time_s or 0.0).metrics)[0] is not None
     if not has_throughput and not any(row.flops is not None for row in rows):
         notes.append(
-            "this profile has no FLOP counts, hence no share of peak; of the counters that determine a kernel's bound, "
+            "this profile has no FLOP counts of single kernels, hence no share of peak (`efficiency` computes those of "
+            "operations from the shapes that a profile records); of the counters that determine a kernel's bound, "
             f"{how_to_measure(vendor_of(device, profile.format))}"
         )
     share = totals.no_op_ns / totals.duration_ns if totals.duration_ns else 0.0

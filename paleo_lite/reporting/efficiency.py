@@ -48,6 +48,8 @@ _NAMED_FILES = 3  # files that a note names
 _MAX_OPERATORS = 5
 _MODULE_PATH_WIDTH = 34
 _SMALLEST_PRINTED = 0.0005  # smallest fraction that is not printed as 0.0%
+_MOSTLY_COPIES = 0.5  # share of the busy time from which a headline names its copies
+_ALL_UNCOUNTED = 1.01  # time of all operations over that of the uncounted ones up to which they are the same
 _MAX_ROWS = 8  # rows of secondary tables
 
 
@@ -98,10 +100,10 @@ def _headline(result: Efficiency) -> str:
         else:
             parts.append(f"{row['file']} {result.device.reason}: no share of peak")
         if row.get("busy_share") is not None:
-            parts.append(f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}")
+            parts.append(_busy_text(row))
         return ", ".join(parts)
     if row.get("busy_share") is not None:
-        parts.append(f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}")
+        parts.append(_busy_text(row))
     if _is_meaningful(row, row.get("mfu"), "flops"):
         parts.append(f"MFU {format_percent(row['mfu'])} (step of {format_time(row['step_s'])})")
     shares = []
@@ -111,6 +113,15 @@ def _headline(result: Efficiency) -> str:
             shares.append(f"{format_percent(value)} of {peak}")
     parts += shares or ["no share of peak: too little of its work is counted"]
     return f"{row['file']} on {result.device.name}: {', '.join(parts)}"
+
+
+def _busy_text(row: Mapping[str, Any]) -> str:
+    """Return the busy share of the recorded time, which is summed over devices."""
+    devices = row["recorded_devices"]
+    summed = f", summed over {devices} devices" if devices > 1 else ""
+    copies = row["exposed_copy_s"] / row["window_s"] if row["window_s"] else 0.0
+    copying = f", {format_percent(copies)} in copies alone" if copies > _MOSTLY_COPIES * row["busy_share"] else ""
+    return f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}{summed}{copying}"
 
 
 def _is_meaningful(row: Mapping[str, Any], share: float | None, quantity: str) -> bool:
@@ -254,7 +265,10 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
         share_of_pass = find_column("share", title="share of\nthe pass")  # not of the iteration
         place = "in the profile" if _is_whole(row) else "in the iteration"
         tables.append(Table(f"Convolutions {place}", [*_PARTS[:2], share_of_pass, *_PARTS[3:]], convolutions))
-    if by != "op" or any(item["flops"] for item in row["operators"]):
+    uncounted_s = sum(item["time_s"] for item in row["missing"])
+    # Copies need no FLOP count: where they take time, the uncounted operations are not all there is.
+    has_others = sum(item["time_s"] for item in row["operators"]) > _ALL_UNCOUNTED * uncounted_s
+    if by != "op" or has_others or any(item["flops"] for item in row["operators"]):
         name = by if by in ("module", "kernel") else "operation"
         first = find_column(name, key="op", show=_shorten_module_path)
         operators = Table(GROUPINGS[by], [first, *_OPERATORS], row["operators"]).drop_empty_columns(
@@ -271,7 +285,7 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
         steps = Table("Steps of the inference engine", _ENGINE_STEPS, row["engine_steps"])
         tables.append(steps.drop_empty_columns("phase", "steps"))
     if row["missing"]:
-        missing = Table("Operations without a FLOP count", _MISSING, row["missing"])
+        missing = Table("Operations without a FLOP count, without copies between memories", _MISSING, row["missing"])
         tables.append(missing.head(_MAX_ROWS, "the longest "))
     return tables
 

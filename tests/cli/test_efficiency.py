@@ -11,6 +11,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -331,3 +332,20 @@ def test_a_note_of_some_profiles_names_them(folder) -> None:
     assert f"for some ({rows[1]['file']})" in few.document().notes and "for all" in few.document().notes
     many = msgspec.structs.replace(found, rows=[dict(row, file=str(place)) for place, row in enumerate(rows + rows)])
     assert "for some (1, 2, 3 and 3 more, of 8)" in many.document().notes
+
+
+@pytest.mark.needs_data
+def test_a_profile_of_copies_says_so_in_its_table_and_its_headline() -> None:
+    """Half a second of a profile of two GPUs in which 98% are copies; nsys's own database has their times."""
+    path = DATA / "profiles/nsys_sqlite/h100_2gpu_1s.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        ((copied_ns,),) = database.execute("select sum(end - start) from CUPTI_ACTIVITY_KIND_MEMCPY")
+        ((devices,),) = database.execute("select count(distinct deviceId) from CUPTI_ACTIVITY_KIND_MEMCPY")
+    shown = run(path).stdout
+    assert devices == 2 and "summed over 2 devices" in shown.splitlines()[0]
+    row = json.loads(run(path, "--format", "json").stdout)["rows"][0]
+    assert row["exposed_copy_s"] <= copied_ns * 1e-9
+    assert f"{row['exposed_copy_s'] / row['window_s']:.1%} in copies alone" in shown.splitlines()[0]
+    longest = row["operators"][0]
+    (line,) = [line for line in shown.splitlines() if line.startswith("aten::copy_") and "98.4%" in line]
+    assert longest["op"] == "aten::copy_" and f"{longest['calls']}" in line

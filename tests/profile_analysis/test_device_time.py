@@ -14,7 +14,14 @@ from paleo_lite import efficiency
 from paleo_lite.profile_analysis.activity import CALL, COMMUNICATION, COMPUTE, EVENT, ActivityRecorder, Recording
 from paleo_lite.profile_analysis.collectives import list_collectives
 from paleo_lite.profile_analysis.critical_path import find_critical_path
-from paleo_lite.profile_analysis.device_time import break_down_time, launch_delays_ns, launch_statistics
+from paleo_lite.profile_analysis.device_time import (
+    Gap,
+    TimeBreakdown,
+    break_down_time,
+    idle_remedies,
+    launch_delays_ns,
+    launch_statistics,
+)
 from paleo_lite.profile_analysis.one_file import analyse_file
 from paleo_lite.profiles.table import batch_of
 from paleo_lite.reporting.terminal import format_table_lines
@@ -176,3 +183,22 @@ def test_many_devices_are_read_in_proportion(function):
         return elements_of(lambda: function(recording))
 
     assert read(400) < MOST_WHEN_DOUBLED * read(200)
+
+
+@pytest.mark.parametrize(
+    ("cause", "host", "expected"),
+    [
+        ("between_steps", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "num_workers"),
+        ("between_steps", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "paleo-lite feeding"),
+        ("host", None, "CUDA graphs"),
+        ("between_steps", "aten::item", ""),
+    ],
+)
+def test_large_idle_times_have_their_remedy(cause: str, host: str | None, expected: str) -> None:
+    gap = Gap(0.0, 0.3, cause, "memcpy HtoD", host)
+    breakdown = TimeBreakdown(1, 0.7, 1.0, 0.7, 0.0, 0.0, None, 0.0, 0.0, {cause: 0.3}, [gap])
+    sentences = idle_remedies(breakdown)
+    assert len(sentences) == bool(expected)
+    assert all(sentence.startswith("30.0% of the time") and expected in sentence for sentence in sentences)
+    seldom = TimeBreakdown(1, 0.95, 1.0, 0.95, 0.0, 0.0, None, 0.0, 0.0, {cause: 0.05}, [gap])
+    assert idle_remedies(seldom) == []

@@ -210,15 +210,16 @@ def test_kernels_without_time_have_no_rates():
     assert rows["b"].flops_efficiency == pytest.approx(2e9 / 4.29e12, rel=1e-3)
 
 
-def test_occupancy_replaces_a_missing_roofline():
+def test_occupancy_is_no_headroom():
+    """Kernels reach their peak at low occupancy, too (Volkov 2010): it says nothing of what could be saved."""
     result = report(
         {"kernel": ["a", "b"], "duration_ns": [1e6, 1e6], "metric.achieved_occupancy": [0.9, 0.2]},
         {"kernel": ["a", "b"], "duration_ns": [3e6, 1e6], "metric.achieved_occupancy": [0.5, None]},
     )
     rows = by_name(result)
     assert rows["a"].occupancy == pytest.approx((0.9 * 1 + 0.5 * 3) / 4)  # weighted by time
-    assert rows["b"].occupancy == pytest.approx(0.2) and rows["b"].headroom == pytest.approx(0.8)
-    assert (rows["b"].rank, rows["a"].rank) == (2, 1)
+    assert rows["b"].occupancy == pytest.approx(0.2)
+    assert [(row.headroom, row.rank) for row in rows.values()] == [(None, None), (None, None)]
 
 
 def test_overlapping_kernels_count_once_in_the_union():

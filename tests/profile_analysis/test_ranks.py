@@ -17,7 +17,7 @@ REDUCE = Message("allreduce", "Float", 1000, 1000, 2)
 
 def rank(number: int, computing_s: float, exchanges: dict[Message, list[float]]) -> tuple[int, Path, DeviceTime]:
     communication_s = sum(map(sum, exchanges.values()))
-    idle = TimeBreakdown(0.5, 10.0, computing_s, communication_s, communication_s, 0.0, 0.0, 0.0, {}, [])
+    idle = TimeBreakdown(1, 0.5, 10.0, computing_s, communication_s, communication_s, 0.0, 0.0, 0.0, {}, [])
     return number, Path(f"rank{number}"), DeviceTime(1.0, idle, [], None, exchanges, CriticalPath(None, 0.0, {}, []))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...profile_analysis.analysis import Efficiency
-from ...profile_analysis.device_time import CAUSES
+from ...profile_analysis.device_time import CAUSES, IDLE
 from ...profile_analysis.kernels import KernelReport, KernelRow
 from ...profile_analysis.next_command import kernels_to_profile
 from ...profile_analysis.recorded_device import require_peak
@@ -66,7 +66,7 @@ def profile_report(
     return Document(
         title=f"{name} on {kernels.device.name}",
         question=f"How well did this run use the {kernels.device.name}, and which kernels should be optimized first?",
-        introduction=[_summary(kernels)],
+        introduction=[*_idle_remedies(efficiency), _summary(kernels)],
         answers=_answers(kernels, efficiency),
         sections=sections,
         provenance=provenance,
@@ -122,6 +122,13 @@ def _peak_figure(name: str, counted: str, share: float | None, covered: float, p
             f"Share of peak {name}", "unknown", f"no {counted} in the counted operations (copies and similar)"
         )
     return KeyFigure(f"Share of peak {name}", f"{share:.1%}", f"of {peak}, in a steady-state iteration")
+
+
+def _idle_remedies(efficiency: Efficiency | str) -> list[str]:
+    """Return what shortens large parts of the idle time, which precede kernels."""
+    if isinstance(efficiency, str) or not efficiency.rows:
+        return []
+    return [note[0].upper() + note[1:] + "." for note in efficiency.rows[0]["notes"] if IDLE in note]
 
 
 def _summary(kernels: KernelReport) -> str:
@@ -203,7 +210,7 @@ def _optimization_section(kernels: KernelReport) -> Document:
         return Document(title, content=measure_next(kernels) or [unranked], name="first")
     introduction = [
         "Ordered by possible savings: the time of a kernel times its headroom, the share of its time that it would "
-        "save at the roofline; if FLOPs or bytes are unknown, 1 minus its occupancy. Kernels with unknown headroom are "
+        "save at the roofline, or at the peak of what Nsight Compute measured. Kernels with unknown headroom are "
         "listed separately."
     ]
     columns = select_columns(
