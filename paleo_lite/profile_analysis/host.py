@@ -14,6 +14,7 @@ from ..profiles.detect import Profile
 from ..profiles.table import float_column, integer_column, values_of
 from ..result import Result
 from .activity import positions_by_value
+from .totals import DEVICE_METRIC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,8 +36,6 @@ CYCLES = ("metric.hardware_event_count_cpu_clk_unhalted_thread", "metric.hardwar
 _SELF_TIME_METRICS = ("metric.exclusive_ns", "metric.self_cpu_ns")
 """Metrics of profilers that record the self time of a function."""
 
-_DEVICE_METRIC = "metric.device_ns"
-"""Time on the device of an operation and of those that it calls, in tables of PyTorch's profiler."""
 
 _COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc)(?:::?|_)", re.I)
 """Prefix of the ranges that PyTorch records around collectives."""
@@ -168,8 +167,8 @@ class _HostSums:
             self._events.append(_make_events(batch, group, is_host, duration))
         if cycles_metric is not None:
             self._add_values(self.cycles, group, float_column(batch, cycles_metric, 0.0))
-        if _DEVICE_METRIC in columns:
-            self._add_values(self.device_ns, group, float_column(batch, _DEVICE_METRIC, 0.0))
+        if DEVICE_METRIC in columns:
+            self._add_values(self.device_ns, group, float_column(batch, DEVICE_METRIC, 0.0))
         self._add_values(self.calls, group, calls)
 
     def _add_values(self, sums: list[float], group: NDArray[np.int64], values: NDArray[np.float64]) -> None:

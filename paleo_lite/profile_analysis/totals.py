@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+DEVICE_METRIC = "metric.device_ns"
+"""Time on the device of an operation and of those that it calls, in tables of PyTorch's profiler."""
+
 
 COLUMNS = (
     "category", "kernel", "op", "direction", "start_ns", "duration_ns", "calls", "flops", "bytes", "device",
@@ -219,6 +222,16 @@ def _no_kernels_error(profile: Profile, direction: str, row_count: int, totals: 
         return BadProfile(f"{profile.path}: there are no rows in {which}")
     if totals.untimed_rows:
         return BadProfile(f"{profile.path}: no row of {which} has a duration: the kernels' times are unknown")
+    has_device_times = any(
+        pc.any(pc.greater(batch.column(DEVICE_METRIC), 0.0)).as_py()
+        for batch in profile.batches((DEVICE_METRIC,))
+        if DEVICE_METRIC in batch.schema.names
+    )
+    if has_device_times:
+        return NothingOnDevice(
+            f"{profile.path}: the times on the device in {which} include the operations inside, so that they do not "
+            "add up, and its kernels are not known: `paleo-lite kernels` shows the time of the host"
+        )
     return NothingOnDevice(
         f"{profile.path}: nothing in {which} ran on a device: `paleo-lite kernels` shows the time of the host"
     )

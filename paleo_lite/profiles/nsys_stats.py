@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import MOST_PREAMBLE, decoded_head, fields_of, gpu_category, number_of, numbered_lines, quoted
-from .printed import LEFT_OUT, Spans, plain_numbers, spans_of_rule, split_columns
+from .printed import LEFT_OUT, Spans, describe_cut, plain_numbers, spans_of_rule, split_columns
 from .table import batches_of
 
 _TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
@@ -34,6 +34,7 @@ _PRINTED_HEADING = re.compile(
 )
 _NAMES = ("Name", "Operation", "Range")
 _CALLS = ("Instances", "Num Calls", "Count", "Calls", "Operations")
+_PERCENT = re.compile(r"\d{1,3}(?:\.\d{1,6})?")
 _DEVICE = re.compile(r".*\((\d{1,6})\)")
 
 
@@ -54,12 +55,21 @@ class NsysStatsCsv:
         """
         yield from batches_of(_rows(path), None, columns)
 
+    def remarks(self, path: Path) -> list[str]:
+        """Return that a summary is cut, if the printed shares of its rows of a device are not all of the time."""
+        shares: list[float] = []
+        for row in _rows(path, shares):
+            if row.get("start_ns") is not None:
+                return []  # a trace, whose rows have no shares
+        return describe_cut(sum(shares))
+
 
 def _is_heading(line: str) -> bool:
     return _SUM_HEADING.match(line) is not None or _TRACE_HEADING.match(line) is not None
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _rows(path: Path, shares: list[float] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file; `shares` gets the printed percentages of those of a device."""
     report: _Report | None = None
     report_line: dict[str, int] = {}  # heading line of the report with the rows of a category
     has_report = False
@@ -92,6 +102,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         row = report.row(number, fields)
         if row is None:
             continue
+        if shares is not None and row["category"] not in ("api", "marker"):
+            shares.append(report.percent(fields))
         if report_line.setdefault(row["category"], report.line) != report.line:
             raise BadProfile(
                 f"{path}: line {number}: a second report with {row['category']} rows, after the one at line "
@@ -134,6 +146,12 @@ class _Report:
             return plain_numbers(fields_of(self.path, number, line))
         fields = split_columns(line, self.spans)
         return None if fields is None else plain_numbers(fields)
+
+    def percent(self, fields: list[str]) -> float:
+        """Return the share of the time that a row of a summary prints in percent; 0 without one."""
+        names = [name for name, (_, unit) in self.columns.items() if name.partition("(")[0].strip() == "Time"]
+        text = fields[self.columns[names[0]][0]].strip() if names and not self.is_trace else ""
+        return number_of(text) if _PERCENT.fullmatch(text) else 0.0
 
     def row(self, number: int, fields: list[str]) -> dict[str, Any] | None:
         """Return the columns of `SCHEMA`; None for a call that is not of CUDA."""

@@ -28,6 +28,7 @@ from .lines import (
     quoted,
 )
 from .names import communicates
+from .printed import describe_cut
 from .table import batches_of
 
 _RULE = re.compile(r"\s*-{3,}(?: {1,2}-{3,})+\s*")
@@ -107,9 +108,14 @@ class TorchTable:
         return sentences
 
     def remarks(self, path: Path) -> list[str]:
-        """Return which share of the host's time the device was busy, if the totals below the table tell."""
+        """Return which share of the host's time the device was busy, if the totals below the table tell.
+
+        Without totals, return that the table is cut, if the printed shares of its rows are not all of the time.
+        """
         _, times = _read(path)
-        if not 0 < times.total_ns < times.host_ns:
+        if not times.total_ns:
+            return describe_cut(times.listed_percent)
+        if times.total_ns >= times.host_ns:
             return []
         device, host = (format_si(time_ns * 1e-9, "s") for time_ns in (times.total_ns, times.host_ns))
         return [
@@ -129,6 +135,7 @@ class _TableTimes(NamedTuple):
     listed_ns: float  # of the rows
     host_ns: float  # of the host, as printed below the table; 0 without it
     annotated_ns: float  # of the kernels within annotations, which the total counts twice before PyTorch 2.4
+    listed_percent: float = 0.0  # sum of the printed shares of the device time
     wrong_share: str | None = None  # sentence about a row whose printed share is not that of its time
 
 
@@ -148,8 +155,18 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], _TableTimes]:
     _name_operations(rows)
     left_ns = total_ns - annotated_ns - _device_ns(rows)
     rows += _device_rows(rows, left_ns)
-    wrong_share = _wrong_share([cells for _, cells in lines], total_ns)
-    return rows, _TableTimes(total_ns, _device_ns(rows), host_ns, annotated_ns, wrong_share)
+    printed = [cells for _, cells in lines]
+    percent = _listed_percent(printed)
+    return rows, _TableTimes(
+        total_ns, _device_ns(rows), host_ns, annotated_ns, percent, _wrong_share(printed, total_ns)
+    )
+
+
+def _listed_percent(rows: list[dict[str, str]]) -> float:
+    """Return the sum of the shares of the device time that rows print in percent."""
+    device = _device(rows[0]) if rows else ""
+    shares = [cells.get(f"Self {device} %", "") for cells in rows] if device else []
+    return sum(float(share.removesuffix("%")) for share in shares if _PERCENT.fullmatch(share))
 
 
 def _wrong_share(rows: list[dict[str, str]], total_ns: float) -> str | None:

@@ -349,3 +349,10 @@ def test_a_profile_of_copies_says_so_in_its_table_and_its_headline() -> None:
     longest = row["operators"][0]
     (line,) = [line for line in shown.splitlines() if line.startswith("aten::copy_") and "98.4%" in line]
     assert longest["op"] == "aten::copy_" and f"{longest['calls']}" in line
+
+
+@pytest.mark.needs_data
+def test_device_times_that_do_not_add_up_are_not_denied() -> None:
+    """A table of PyTorch 1.0 has `CUDA total` of each operation, and 13.82 ms below it."""
+    refused = run(DATA / "profiles/small_texts/ka_old.txt")
+    assert refused.exit_code and "do not add up" in refused.stderr and "ran on a device" not in refused.stderr

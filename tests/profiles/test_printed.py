@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from measured import DATA
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.ncu import NcuCsv
 from paleo_lite.profiles.nsys_stats import NsysStatsCsv
 from paleo_lite.profiles.nvprof_csv import MetricsCsv
-from paleo_lite.profiles.printed import plain_numbers, spans_of_rule, split_columns, without_thousands
+from paleo_lite.profiles.printed import describe_cut, plain_numbers, spans_of_rule, split_columns, without_thousands
 from strategies import ACCIDENTS, damaged
 
 NSYS = """\
@@ -245,3 +246,16 @@ def test_damaged_logs_give_a_table_or_our_error(tmp_path, table_or_our_error, ha
     path = tmp_path / "log.txt"
     path.write_bytes(damaged(text.encode(), happened))
     table_or_our_error(path, reader)
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(("name", "percent"), [("nsys_plain", 49), ("ka_md", 83)])
+def test_a_cut_table_says_which_share_its_rows_are(name: str, percent: int) -> None:
+    """By the percentages in the files: 19 + 11 + 11 + 8, and 54.86 + 18.32 + 3.75 + 2.73 + 1.94 + 1.42."""
+    profile = open_profile(DATA / f"profiles/small_texts/{name}.txt")
+    (remark,) = profile.remarks
+    assert f"its rows are {percent}% of the time" in remark
+
+
+def test_a_whole_table_says_nothing() -> None:
+    assert describe_cut(99.9) == [] == describe_cut(0.0)
