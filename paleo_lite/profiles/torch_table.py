@@ -165,7 +165,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], _TableTimes]:
 def _listed_percent(rows: list[dict[str, str]]) -> float:
     """Return the sum of the shares of the device time that rows print in percent."""
     device = _device(rows[0]) if rows else ""
-    shares = [cells.get(f"Self {device} %", "") for cells in rows] if device else []
+    shares = [cells.get(" ".join(("Self", device, "%")), "") for cells in rows] if device else []
     return sum(float(share.removesuffix("%")) for share in shares if _PERCENT.fullmatch(share))
 
 
