@@ -19,7 +19,7 @@ import paleo_lite as pl
 from paleo_lite.api.calibrations import find_result_files
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.alternatives import try_alternatives
-from paleo_lite.calibration.evidence_file import EvidenceCalibration, assume_factor
+from paleo_lite.calibration.evidence_file import EvidenceCalibration, assume_factor, check_evidence
 from paleo_lite.calibration.posterior import Observation, condition, remaining_width
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.engines.records import LOCAL_ENGINES
@@ -635,3 +635,13 @@ def test_a_calibration_forecasts_the_open_loads_that_it_learned_from(tmp_path: P
         ]
         assert max(of[1]) < 0.5 * max(of[0]), name
         assert max(of[1]) < 0.08, name
+
+
+@pytest.mark.parametrize("sensitivity", [0.0, 1e3, float("nan")])
+def test_a_sensitivity_that_no_load_has_is_refused(
+    slow_server: EvidenceCalibration, tmp_path: Path, sensitivity: float
+) -> None:
+    (first, *others) = slow_server.observations
+    rows = [msgspec.structs.replace(first, sensitivity=sensitivity), *others]
+    with pytest.raises(BadFile, match=r"observations\[0\]\.sensitivity must be from 0\.1 to 100"):
+        check_evidence(msgspec.structs.replace(slow_server, observations=rows), tmp_path / "server.toml")
