@@ -51,7 +51,6 @@ def algorithms_of(
     batch_size: int,
     precision: str = "fp32",  # of the operands
     unit: str = "vector",  # "vector" or "tensor"
-    year: int = 2016,  # of the software
 ) -> list[Algorithm]:
     """Return the algorithms that a library may use for the forward pass of a convolution, the direct one first.
 
@@ -68,7 +67,7 @@ def algorithms_of(
     algorithms = [Algorithm("direct, or implicit matrix product", 2 * macs, macs)]
     if unit == "tensor" or precision not in PRECISIONS or not _is_dense_with_stride_1(layer):
         return algorithms
-    if set(kernel) == {3} and year >= 2016:
+    if set(kernel) == {3}:
         algorithms += [winograd(layer, batch_size, transform) for transform in WINOGRAD]
     if max(kernel) > 1:
         if max(_padded_sizes(layer)) <= _FFT_LARGEST:

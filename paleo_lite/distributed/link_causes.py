@@ -158,10 +158,10 @@ def slowest_link(topology: Topology) -> LinkRate:
     return link
 
 
-def link_traits(link: LinkRate, device: str, operation: str, devices: int, source: str = "") -> dict[str, str]:
+def link_traits(link: LinkRate, device: str, operation: str, devices: int) -> dict[str, str]:
     """Return the traits by which collectives are compared; ports in parallel are one kind of link."""
     return {
-        "source": source,
+        "source": "",
         "link": link.name.rpartition("x ")[2],
         "device": device,
         "operation": operation,

@@ -52,7 +52,7 @@ class BlockPlacement(msgspec.Struct, frozen=True):
         return self.cache_share == 1 and not self.computed_on_host
 
 
-def place(contents: Contents, layers: int, expert_blocks: int = 0, cpu_cache: bool = False) -> BlockPlacement:
+def place(contents: Contents, layers: int, expert_blocks: int, cpu_cache: bool) -> BlockPlacement:
     """Return the placement of some last layers on the device, of which the head is the last.
 
     The experts of some first blocks, and all keys and values, may be on the host. So llama.cpp counts its

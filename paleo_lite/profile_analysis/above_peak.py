@@ -26,7 +26,7 @@ def explain_flops_above_peak(
     peak: PeakRate,
     kernel_names: Collection[str],
     *,
-    counted_by_profiler: bool = False,
+    counted_by_profiler: bool,
     device_count: int = 1,
 ) -> str:
     """Return the likely reason of a share of the compute peak above 1; empty if the share is not above 1.

@@ -97,7 +97,7 @@ def gather_blocks(
     network: Network,
     adapters: Sequence[Layer],
     constants: RlConstants,
-    wake_s: float = 0.0,  # time in which an engine takes the weights that it keeps back from the host
+    wake_s: float,  # time in which an engine takes the weights that it keeps back from the host
 ) -> WeightTransfer:
     """Return how adapters that are units of FSDP reach an engine on the same devices, which keeps the other weights.
 

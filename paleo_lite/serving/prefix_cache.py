@@ -207,7 +207,7 @@ class PrefixesOfRequests:
         block_tokens: int,
         tiers: Sequence[Tier] = (),
         *,
-        reuses_parts: bool = False,  # whether a part of a block of the engine is reused, too
+        reuses_parts: bool,  # whether a part of a block of the engine is reused, too
     ) -> None:
         self.cache = PrefixCache(is_chained=blocks.is_chained, size=blocks.size, lacking=blocks.lacking)
         self.tiers = tiers  # what is below the device's memory, the fastest first

@@ -83,9 +83,9 @@ def saturate_levels(prepared: PreparedDeployment, traffic: Traffic, levels: Sequ
     }
 
 
-def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expected") -> Rates:
-    """Return requests and output tokens per second when requests always wait."""
-    return saturate_levels(prepared, traffic, [level])[level]
+def saturate(prepared: PreparedDeployment, traffic: Traffic) -> Rates:
+    """Return requests and output tokens per second when requests always wait, as is expected."""
+    return saturate_levels(prepared, traffic, ["expected"])["expected"]
 
 
 def _flood(prepared: PreparedDeployment, traffic: Traffic, running: int) -> Traffic:

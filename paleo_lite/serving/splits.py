@@ -411,12 +411,11 @@ def may_meet(
     tpot_s: float,
     pool: PoolEstimate,
     objectives: Sequence[Objective],
-    tolerance: float = ESTIMATE_TOLERANCE,  # estimated latency over its objective up to which it may
 ) -> bool:
     """Return whether estimates do not rule out that a deployment meets the objectives."""
     answer_tokens = float(pool.sample.output_tokens.mean())
     latencies = {"ttft": ttft_s, "tpot": tpot_s, "latency": ttft_s + (answer_tokens - 1) * tpot_s}
-    return all(latencies[objective.name] <= tolerance * objective.limit_s for objective in objectives)
+    return all(latencies[objective.name] <= ESTIMATE_TOLERANCE * objective.limit_s for objective in objectives)
 
 
 def cost_of_split(split: Split, by: str) -> float:

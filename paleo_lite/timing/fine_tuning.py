@@ -61,6 +61,10 @@ class FineTuning(NamedTuple):
     train_only: tuple[str, ...] = ()
 
 
+MOST_LETTERS = 160
+"""Letters of the names of layers that a message lists."""
+
+
 def adapt_layers(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ...]:
     """Return the layers with adapters, in which the weights that are not trained have the attribute ``frozen``.
 
@@ -122,8 +126,8 @@ def _find_matches(layers: Sequence[Layer], pattern: str, setting: str) -> list[i
     return matches
 
 
-def _shorten(names: str, length: int = 160) -> str:
-    return names if len(names) <= length else f"{names[:length].rpartition(', ')[0]}, ..."
+def _shorten(names: str) -> str:
+    return names if len(names) <= MOST_LETTERS else f"{names[:MOST_LETTERS].rpartition(', ')[0]}, ..."
 
 
 def _find_trained(layers: Sequence[Layer], train_only: Sequence[str]) -> set[int]:

@@ -173,7 +173,7 @@ def clock_notes(machine: Machine) -> list[str]:
     return []
 
 
-def limit_notes(device: Device, model: TimeModel, speed: float | None = None) -> list[str]:
+def limit_notes(device: Device, model: TimeModel, speed: float | None) -> list[str]:
     """Return a note on a requested power limit: what it leaves of the speed, or why it changes nothing."""
     notes: list[str] = []
     limit_w, rated_w = device.requested_power_limit_w, device.rated_power_w

@@ -32,6 +32,9 @@ def test_shares_add_up():
     counts = count_network(find_network("resnet50"), batch_size=3)
     assert sum(kind["share"] for kind in counts.by_kind().values()) == pytest.approx(1)
     assert sum(kind["count"] for kind in counts.by_kind().values()) == counts.total
+    by_kind = [(kind["count"], name) for name, kind in counts.by_kind().items()]
+    assert by_kind == sorted(by_kind, key=lambda pair: (-pair[0], pair[1]))
+    assert by_kind[0][1] == "conv2d"  # the most of a ResNet, first
     assert sum(row["count"] for row in counts.rows()) == counts.total
     pytest.importorskip("pandas")
     assert len(counts.to_frame()) == len(list(counts.rows()))

@@ -40,7 +40,6 @@ def read(config, question="prefill"):
     return read_config(json.dumps(config).encode(), "some/config.json", None, QUESTIONS[question])
 
 
-@pytest.mark.spread(30)
 @pytest.mark.parametrize("published", CONFIGS, ids=[published["repository"] for published in CONFIGS])
 def test_a_published_config_has_the_published_parameters(published):
     network = read(published["config"])

@@ -22,6 +22,7 @@ from paleo_lite.engines.constants import engine_constants
 from paleo_lite.errors import BadValue, PaleoError
 from paleo_lite.reporting.page.sections import figures_of
 from paleo_lite.reporting.serving import serving_page
+from paleo_lite.serving import notes as serving_notes
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import mark_front
 from paleo_lite.serving.figures import FIGURES
@@ -33,6 +34,38 @@ from paleo_lite.units import format_si
 @pytest.fixture(scope="module")
 def serving() -> Serving:
     return pl.serve("llama-3-8b", gpu="h100-sxm", rate=5, num_requests=300)
+
+
+def test_users_that_keep_step_are_named_with_what_draws_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM 0.5 computes prompts before it goes on decoding: 64 users with equal answers send theirs together."""
+    asked: dict[str, Any] = {
+        "gpu": "h100-sxm", "engine": "vllm-0.5", "concurrency": 64, "num_requests": 256, "input_tokens": 2000,
+    }  # fmt: skip
+
+    def notes(**more: Any) -> list[str]:
+        return [note for note in pl.serve("llama-3-8b", **{**asked, **more}).notes if "keep users in step" in note]
+
+    (note,) = notes(output_tokens=200)
+    said = re.search(r"`--output-tokens (\d+):(\d+)` .* after ([\d.]+) (m?s) instead of ([\d.]+) (m?s) \(p90\)", note)
+    assert said is not None
+    mean, deviation, drawn, drawn_unit, equal, equal_unit = said.groups()
+    scale = {"ms": 1e-3, "s": 1.0}
+    assert float(equal) * scale[equal_unit] > float(drawn) * scale[drawn_unit]
+    assert notes(output_tokens=f"{mean}:{deviation}") == []  # answers are drawn already
+    assert notes(output_tokens=1) == []  # nothing decodes
+    assert notes(output_tokens=200, concurrency=1, num_requests=20) == []  # nobody else sends a prompt
+    lengths: list[int] = []
+    find_notes = serving_notes.in_step_notes
+
+    def find_and_count(prepared: Any, traffic: Any, ttft_s: float | None) -> list[str]:
+        lengths.append(len(traffic))
+        return find_notes(prepared, traffic, ttft_s)
+
+    monkeypatch.setattr("paleo_lite.serving.answers.in_step_notes", find_and_count)
+    for below, is_said in ((0, True), (1, False)):  # beside the longest traffic that is simulated again
+        notes(output_tokens=200)
+        monkeypatch.setattr(serving_notes, "MOST_DRAWN", lengths[-1] - below)
+        assert bool(notes(output_tokens=200)) == is_said
 
 
 def test_figures_and_intervals(serving: Serving) -> None:

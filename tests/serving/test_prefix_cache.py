@@ -138,7 +138,7 @@ def test_a_trace_finds_what_prompts_end_with(tmp_path: Path) -> None:
     """
     prompts = [(812, [1, 2]), (812, [1, 2]), (812, [1, 3]), (300, [4]), (300, [4]), (299, [4]), (8, [5]), (8, [5])]
     path = write_trace(tmp_path / "trace.jsonl", [line(0, hashes, tokens) for tokens, hashes in prompts])
-    prefixes = PrefixesOfRequests(BlocksOfRequests(read_trace(path), 16), 16)
+    prefixes = PrefixesOfRequests(BlocksOfRequests(read_trace(path), 16), 16, reuses_parts=False)
     found_tokens = []
     for request, (tokens, _) in enumerate(prompts):
         found_tokens.append(prefixes.find(request, tokens)[0])

@@ -30,7 +30,7 @@ def predict_rate(line: dict[str, str]) -> float:
     """Return the forecast of tokens per second of a row."""
     device, cpu = find_device(line["device"]), find_device(line["cpu"])
     contents = read_contents(find_network(line["network"]), line["weights"])
-    placed = place(contents, int(line["gpu_layers"]), int(line["cpu_expert_blocks"]))
+    placed = place(contents, int(line["gpu_layers"]), int(line["cpu_expert_blocks"]), False)
     backends = local_constants().backends
     of_device = backends[LOCAL_ENGINES["llama.cpp"].backend_of(device, line["backend"])]
     context = int(line["context"]) + int(line["tokens"]) / 2
