@@ -78,14 +78,11 @@ class AttentionSizes(NamedTuple):
 
 
 class KernelClass(msgspec.Struct, frozen=True):
-    """A class of kernels: its formula, its constants, and their prior."""
+    """A class of kernels: its formula and its constants."""
 
     name: str  # name of the class
     time_s: Callable[..., Any]  # function from the logarithms of the constants and the shapes to seconds
     parameters: dict[str, str]  # constants with their units
-    typical: tuple[float, ...]  # typical values of the constants
-    # Standard deviations of their logarithms around the typical values, before any measurement.
-    deviation: tuple[float, ...]
     # Record that the formula takes as ``sizes``, besides shapes and rates; None if it takes all of them one by one.
     sizes: type[MatrixSizes] | type[ExpertSizes] | type[AttentionSizes] | None = None
 
@@ -324,8 +321,6 @@ PRODUCTS = KernelClass(
         "sharpness": "",
         "quantisation": "relative to one read and one write",
     },
-    (0.7, 0.8, 8e3, 2.5e13, 100.0, 1.5, 1.0),
-    (0.4, 0.3, 1.2, 1.6, 1.6, 0.8, 1.6),
     sizes=MatrixSizes,
 )
 
@@ -341,9 +336,6 @@ EXPERTS = KernelClass(
         "traffic": "relative to one write of every row",
         "sharpness": "",
     },
-    (0.5, 0.8, 4e4, 24.0, 0.3, 1.5, 1.5),
-    # Few rows of a table are as short as the shortest time: it is kept near that of all devices.
-    (0.5, 0.3, 0.15, 1.6, 1.6, 1.2, 0.8),
     sizes=ExpertSizes,
 )
 
@@ -359,8 +351,6 @@ PROMPT_ATTENTION = KernelClass(
         "sharpness": "",
         "pair_numbers": "numbers of a key that an exponential is worth",
     },
-    (0.6, 0.5, 2e4, 0.5, 32.0, 0.5, 150.0),
-    (0.4, 0.6, 1.0, 1.6, 1.6, 0.8, 1.5),
     sizes=AttentionSizes,
 )
 
@@ -375,8 +365,6 @@ DECODE_ATTENTION = KernelClass(
         "sharpness": "",
         "head_cycles": "cycles per sequence and head",
     },
-    (0.25, 0.8, 2e4, 0.4, 1.5, 30.0),
-    (0.8, 0.25, 1.0, 1.2, 1.0, 1.2),
     sizes=AttentionSizes,
 )
 
@@ -391,8 +379,6 @@ POINTWISE = KernelClass(
     "pointwise",
     pointwise_s,
     {"bandwidth_share": "share of bandwidth", "floor_cycles": "cycles"},
-    (0.7, 5e3),
-    (0.4, 0.6),
 )
 
 ALL_REDUCE = KernelClass(
@@ -407,8 +393,6 @@ ALL_REDUCE = KernelClass(
         "library_s": "s",
         "switch_share": "share of bandwidth",
     },
-    (4e-6, 3e-7, 0.7, 4e-6, 0.75, 5e-5, 0.6),
-    (0.8, 1.2, 0.5, 1.2, 0.2, 1.2, 0.2),
 )
 
 EXPERT_EXCHANGE = KernelClass(
@@ -420,8 +404,6 @@ EXPERT_EXCHANGE = KernelClass(
         "bandwidth_share": "share of bandwidth",
         "node_share": "share of bandwidth between nodes",
     },
-    (3e-5, 3e-6, 0.5, 0.8),
-    (1.0, 1.0, 0.8, 0.3),
 )
 
 KERNEL_CLASSES = {

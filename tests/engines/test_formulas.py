@@ -26,6 +26,7 @@ from paleo_lite.engines.formulas import (
     prompt_attention_s,
 )  # fmt: skip
 from paleo_lite.engines.kernels import causal_pairs
+from validation.engines.priors import PRIORS
 
 RATES = KernelRates(peak_per_s=1e15, bandwidth_bytes_per_s=1e12, multiprocessors=100.0, clock_hz=1e9)
 NOTHING, UNLIMITED = 1e-18, 1e30
@@ -246,11 +247,11 @@ def test_an_exchange_of_experts_sends_bytes_over_its_links() -> None:
 
 
 @pytest.mark.parametrize("name", KERNEL_CLASSES)
-def test_a_class_states_a_typical_value_and_a_deviation_of_each_constant(name: str) -> None:
-    kernels = KERNEL_CLASSES[name]
+def test_a_class_has_a_typical_value_and_a_deviation_of_each_constant(name: str) -> None:
+    kernels, prior = KERNEL_CLASSES[name], PRIORS[name]
     assert kernels.name == name
-    assert len(kernels.parameters) == len(kernels.typical) == len(kernels.deviation)
-    assert min(kernels.typical) > 0 and min(kernels.deviation) > 0
+    assert len(kernels.parameters) == len(prior.typical) == len(prior.deviation)
+    assert min(prior.typical) > 0 and min(prior.deviation) > 0
 
 
 # More of anything never takes less time ------------------------------------------------------------------------------
@@ -259,9 +260,8 @@ def test_a_class_states_a_typical_value_and_a_deviation_of_each_constant(name: s
 @st.composite
 def typical_constants(draw, name: str):
     """Constants around the typical ones of a class, within two of its standard deviations."""
-    kernels = KERNEL_CLASSES[name]
-    pairs = zip(kernels.typical, kernels.deviation)
-    return np.array([log(typical) + deviation * draw(st.floats(-2, 2)) for typical, deviation in pairs])
+    prior = PRIORS[name]
+    return np.array([log(typical) + deviation * draw(st.floats(-2, 2)) for typical, deviation in zip(*prior)])
 
 
 def grows(time_s, sizes: dict, name: str, added: int) -> None:

@@ -35,6 +35,7 @@ from paleo_lite.serving.kernel_timer import KernelTimer, device_kernels
 from paleo_lite.serving.layer_timer import LayerTimer
 from paleo_lite.serving.placement import ModelOnDevice, with_kernels
 from paleo_lite.serving.timer import tabulate
+from validation.engines.priors import PRIORS
 
 H100 = find_device("h100-sxm")
 FORMATS = Formats("fp8", "fp8", "fp8-block", "bf16", "bf16/bf16")
@@ -44,7 +45,7 @@ def constants(variance: float, scatter: float, **changed: dict[str, float]) -> E
     """Typical constants everywhere, some changed, each with the same variance; the fitted cell is of other devices."""
     classes = {}
     for name, kernels in KERNEL_CLASSES.items():
-        typical = dict(zip(kernels.parameters, kernels.typical)) | changed.get(name.replace(" ", "_"), {})
+        typical = dict(zip(kernels.parameters, PRIORS[name].typical)) | changed.get(name.replace(" ", "_"), {})
         count = len(kernels.parameters)
         spread = {effect: (*(variance if effect == "cell" else 0.0,) * count, 0.0) for effect in EFFECTS}
         mean = tuple(float(np.log(value)) for value in (*typical.values(), scatter))

@@ -96,6 +96,8 @@ def test_devices_of_a_node_share_storage_and_workers():
     assert rates(four.pipeline)["copy"] == pytest.approx(4 * 0.771 * 10e9 / 600e3)  # each has a link of its own
     own = [predict_throughput(pipeline(devices=number)).stages[-1].description for number in (1, 2)]
     assert own == ["computation of the device", "computation of 2 devices"]
+    copies = [predict_throughput(pipeline(devices=number)).stages[-2].description for number in (1, 2)]
+    assert copies[1] == f"{copies[0]} to each of 2 devices" and copies[0].startswith("pinned memory over ")
     assert four.compute_s == alone.compute_s and four.waiting_s == pytest.approx(four.compute_s)
 
 

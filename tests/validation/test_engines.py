@@ -30,6 +30,7 @@ from paleo_lite.machines import find_device
 from validation.engines import deviations, simulated, steps, tables
 from validation.engines.deviations import between_sources
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
+from validation.engines.priors import PRIORS
 from validation.engines.scripts import cache_format, script_of
 from validation.engines.servers import PublishedServer, _mark_drafting, _parallelism, _users, published_servers
 from validation.engines.steps import _pausing_share
@@ -178,10 +179,9 @@ def test_a_constant_without_evidence_stays_typical_and_uncertain() -> None:
     sizes = np.geomspace(64, 8192, 200)
     shapes = {"m": sizes, "n": sizes, "k": sizes, "weight_bytes": 2.0, "operand_bytes": 2.0}
     fitted = fit_cell(synthetic("products", theta, shapes))
-    kernels = KERNEL_CLASSES["products"]
-    last = len(kernels.parameters) - 1
-    assert fitted.theta[last] == pytest.approx(np.log(kernels.typical[last]), abs=0.01)
-    assert fitted.deviation[last] > 0.9 * kernels.deviation[last] > 4 * fitted.deviation[0]
+    last, prior = list(KERNEL_CLASSES["products"].parameters).index("quantisation"), PRIORS["products"]
+    assert fitted.theta[last] == pytest.approx(np.log(prior.typical[last]), abs=0.01)
+    assert fitted.deviation[last] > 0.9 * prior.deviation[last] > 4 * fitted.deviation[0]
 
 
 def test_outliers_do_not_move_a_fit() -> None:

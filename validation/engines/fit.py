@@ -18,6 +18,7 @@ from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.machines import find_device
 from paleo_lite.timing.intervals import Z_90
 
+from .priors import PRIORS
 from .tables import TimedKernels
 
 LOSS_SCALE = 0.15
@@ -60,8 +61,8 @@ def draw_rows(timed: TimedKernels, count: int = MOST_ROWS) -> TimedKernels:
 def fit_cell(all_rows: TimedKernels) -> CellFit:
     """Fit the constants of a cell."""
     timed = draw_rows(all_rows)
-    kernels = KERNEL_CLASSES[timed.cell.kernels]
-    typical, spread = np.log(kernels.typical), np.array(kernels.deviation)
+    prior = PRIORS[timed.cell.kernels]
+    typical, spread = np.log(prior.typical), np.array(prior.deviation)
     weight = LOSS_SCALE * np.sqrt(len(timed.time_s) / EFFECTIVE_ROWS)
 
     def residuals(theta: Any) -> Any:
