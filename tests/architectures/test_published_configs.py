@@ -53,6 +53,32 @@ def test_a_published_config_has_the_published_parameters(published):
         assert read(published["config"], "two devices").parameters < network.parameters
 
 
+# Elements of the state of a layer for one sequence, from the sizes that the publishers' configs state.
+STATES = {
+    "mamba-2.8b": 2 * 2560 * 16,  # expand, hidden_size, state_size
+    "nemotron-nano-12b-v2": 128 * 80 * 128,  # mamba_num_heads, mamba_head_dim, ssm_state_size
+    "qwen3-next-80b-a3b": 32 * 128 * 128,  # linear_num_value_heads, linear_key_head_dim, linear_value_head_dim
+    "kimi-linear-48b-a3b": 32 * 128 * 128,  # linear_attn_config: num_heads, head_dim for keys and for values
+    "tests/golden/configs/ring-mini-linear-2.0.json": 16 * 128 * 128,  # num_attention_heads, head_dim twice
+    "tests/golden/configs/zamba2-7b-instruct.json": 112 * 64 * 64,  # n_mamba_heads, mamba_headdim, mamba_d_state
+    "tests/golden/configs/phi-4-mini-flash-reasoning.json": 2 * 2560 * 16,  # mamba_expand, hidden_size, mamba_d_state
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_is_read_and_written_where_there_is_a_cache(name):
+    root = Path(__file__).parents[2]
+    network = find_network(str(root / name) if name.endswith(".json") else name)
+
+    def states(**options):
+        layers = network.rebuild(SequenceOptions(**options)).layers
+        return {layer.attributes["state_elements"] for layer in layers if "state_elements" in layer.attributes}
+
+    assert states(length=100) == {0}  # of a whole sequence at once nothing is kept
+    assert states(length=100, phase="prefill") == states(context=100, phase="decode") == {STATES[name]}
+    assert states(context=100, phase="decode", tensor_parallel=2) == {STATES[name] // 2}
+
+
 def test_every_method_of_quantization_is_published_here_or_tested_alone():
     methods = {published["config"].get("quantization_config", {}).get("quant_method") for published in CONFIGS}
     assert methods >= {"awq", "gptq", "compressed-tensors", "bitsandbytes", "quark", "torchao", "bitnet"}
