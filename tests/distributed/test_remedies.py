@@ -82,6 +82,13 @@ def test_too_few_devices_are_said_to_be_too_few() -> None:
     assert "use more devices" in note
 
 
+def test_stages_of_a_dense_network_name_no_experts() -> None:
+    asked = {"gpu": "h100-sxm", "workers": 128, "sequence_length": 2048, "mixed_precision": True}
+    notes = " ".join(pl.train("llama-3.1-405b", **asked).rows[-1].notes)
+    stages = [words for words in re.findall(r"`([^`]*)`", notes) if "--pipeline" in words]
+    assert stages and all("--expert-parallel" not in words for words in stages)
+
+
 def test_the_least_memory_that_is_named_is_that_of_a_division() -> None:
     asked = {"gpu": "h100-sxm", "workers": 64, "sequence_length": 8192, "mixed_precision": True}
     (note,) = [note for note in pl.train("llama-3.1-405b", **asked).rows[-1].notes if "the least is" in note]
