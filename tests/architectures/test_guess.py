@@ -52,6 +52,21 @@ def test_the_keys_of_a_config_give_the_parameters_within_one_percent(like):
 
 
 @pytest.mark.parametrize(
+    ("classes", "mapped", "has_head"),
+    [
+        (["NeverHeardOfForCausalLM"], None, True),
+        (["NeverHeardOfModel"], None, False),  # as transformers names what ends with the hidden states
+        (["NeverHeardOfModel"], {"AutoModelForCausalLM": "modeling.NeverHeardOfModel"}, True),
+        ([], None, True),
+    ],
+)
+def test_the_class_of_a_guess_says_whether_it_has_a_head(classes, mapped, has_head):
+    config = {**LLAMA_3_8B, "architectures": classes, **({"auto_map": mapped} if mapped else {})}
+    missing = 0 if has_head else 128256 * 4096
+    assert network(config).parameters == 8_030_261_248 - missing
+
+
+@pytest.mark.parametrize(
     "options",
     [SequenceOptions(phase="prefill"), SequenceOptions(phase="decode", tensor_parallel=2), SequenceOptions(64)],
 )

@@ -47,6 +47,14 @@ def test_sequences_that_draft_have_several_tokens() -> None:
     assert times == pytest.approx([0.016, LEAST_S, 0.032])
 
 
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_the_largest_batch_of_the_tables_waits_for_its_launches(tokens: int) -> None:
+    """The tables have 64 sequences, and 128 tokens: with two tokens each, both end together."""
+    launched = with_launches(tables(), 1.0, context=100.0, tokens_per_sequence=tokens)
+    times = [launched.iteration_s(ScheduledTokens(sequences, 100.0 * sequences), tokens) for sequences in (1, 63, 64)]
+    assert times == pytest.approx([1.0, 1.0, 1.0])
+
+
 def test_a_launch_takes_as_long_as_in_rollouts_without_graphs() -> None:
     assert rl_constants().launch_s == eager_launch_s()
 
