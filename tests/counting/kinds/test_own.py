@@ -61,6 +61,8 @@ def test_rule_of_multiply_accumulates_is_a_product_of_its_output():
     own = Layer("own", "my.thing", ((2, 5),), ((2, 3),), ((3, 3),), (INPUT,), 9)
     assert gemm_of(own, "forward") == Gemm(2, 3, 10, groups=1, grows="rows")
     assert gemm_of(own._replace(outputs=((7, 2, 3),)), "forward") == Gemm(14, 3, 1, groups=1, grows="rows")
+    # 66 outputs are more than its operations: no product is thinner than 1
+    assert gemm_of(own._replace(outputs=((11, 2, 3),)), "forward") == Gemm(22, 3, 1, groups=1, grows="rows")
     work = count((own,))
     assert int(work.column("flops", "forward", 4)[0, 0]) == 4 * 120
     assert class_of(own) == "gemm" and saved_tensors(own, [True], True).inputs == (0,)
