@@ -68,7 +68,6 @@ def test_filters_are_transformed_once_for_a_batch() -> None:
     ("layer", "options", "names"),
     [
         (conv(56, 64, 64), {}, ["direct", "Winograd", "Winograd", "FFT", "FFT"]),
-        (conv(56, 64, 64), {"year": 2015}, ["direct", "FFT", "FFT"]),
         (conv(56, 64, 64), {"precision": "fp64"}, ["direct"]),
         (conv(56, 64, 64), {"precision": "fp16", "unit": "tensor"}, ["direct"]),
         (conv(56, 64, 64, stride=[2, 2]), {}, ["direct"]),

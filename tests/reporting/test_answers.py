@@ -42,7 +42,7 @@ def test_a_note_of_some_answers_says_of_which() -> None:
     assert common_notes(comparison, notes) == [
         "all",
         "rtx3060: first device",
-        "q4_k_m: q4",
+        "weights q4_k_m: q4",
         "rtx3060, weights q4_k_m; rtx3060, weights q8_0; m4, weights q8_0: three",
         "rtx3060, weights q8_0: one",
     ]
