@@ -47,7 +47,7 @@ def test_a_note_of_some_answers_says_of_which() -> None:
         "rtx3060, weights q8_0: one",
     ]
     many = Comparison("serve", [None] * 9, [{"tensor": size, "rate": size % 4} for size in range(9)])
-    assert many.describe([1, 2, 3, 4, 6]) == "1, 2, 3, 4, 6"
+    assert many.describe([1, 2, 3, 4, 6]) == "tensor 1, 2, 3, 4, 6"
     pairs = Comparison("serve", [None] * 9, [{"tensor": size % 3, "rate": size // 3} for size in range(9)])
     assert pairs.describe([0, 1, 3, 4]) == "tensor 0, rate 0; tensor 1, rate 0; tensor 0, rate 1 and 1 more, of 9"
 
