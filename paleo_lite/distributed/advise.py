@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -205,7 +206,7 @@ def _fitting_configs(
     available_bytes = usable_bytes(job.machine.device)
     fitting: list[tuple[float, ParallelConfig]] = []
     reasons: list[str] = []
-    too_large = 0
+    too_large, least_bytes = 0, math.inf
     for config in configs:
         try:
             step = predict_step(job, machines, msgspec.structs.replace(settings, parallel=config), global_batch, "3d")
@@ -216,10 +217,15 @@ def _fitting_configs(
             fitting.append((float(step.time_s), config))
         else:
             too_large += 1
+            least_bytes = min(least_bytes, step.memory_bytes or math.inf)
     if not fitting:
         reason = "there are no candidates"
         if too_large:
-            reason = f"{too_large} do not fit into memory"
+            reason = (
+                f"{too_large} do not fit into memory (the least is {format_si(least_bytes, 'B', 3)} of "
+                f"{format_si(available_bytes, 'B', 3)} usable): without `--advise` a note names what fits, if "
+                "anything does, such as `--offload cpu`"
+            )
         elif reasons:
             reason = reasons[0]
         raise BadValue(f"no parallel configuration is possible: {reason}")

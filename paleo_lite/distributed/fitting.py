@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +24,9 @@ from .settings import Settings
 from .strategies import STRATEGIES
 
 _MOST_SHOWN = 3
+
+_PAIRS_WITH_A_THIRD = 8
+"""Pairs of changes, of those that need least memory, that are tried with a third where none is enough."""
 
 _SIZES = re.compile(r"(?<=--micro-batch )\d+|(?<=--accumulation )\d+")
 """Sizes of micro-batches in a change, or their number."""
@@ -131,7 +134,7 @@ def fitting_note(
     states_size: bool = False,  # whether the size of micro-batches is asked for, which may make up the batch
     fixes_batch: bool = False,  # whether the batch of all devices is asked for
 ) -> str:
-    """Return the note that says which changes of a step, alone or two together, make it fit, the fastest first."""
+    """Return the note that says which changes of a step make it fit, up to three together, the fastest first."""
     run = _Run(job, topology, settings, global_batch, strategy, states_size, fixes_batch)
     possible = _changes_of_blocks if STRATEGIES[strategy].divides_blocks else _changes_of_layers
     changes = list(possible(run))
@@ -140,23 +143,34 @@ def fitting_note(
     fitting: list[_Fitting] = []
     too_large_bytes: list[float] = []
     enough: set[str] = set()  # options that need no other one
-    for together in [*((change,) for change in changes), *pairs]:
-        if any(change.option in enough for change in together):
-            continue
-        tried = run.memory_with(together)
-        if tried is None:
-            continue
-        options, changed, memory_bytes = tried
-        if memory_bytes > usable_bytes(job.machine.device):
-            too_large_bytes.append(memory_bytes)
-            continue
-        offloads = any("offload" in change.training for change in together)
-        fitting.append(_Fitting(float(changed.step(cluster).time_s), memory_bytes, options, offloads))
-        enough.update(change.option for change in together if len(together) == 1)
+    smallest: list[tuple[float, tuple[_Change, ...]]] = []  # pairs that do not fit, with their bytes
+
+    def try_together(combinations: Iterable[tuple[_Change, ...]]) -> None:
+        """Add the combinations of changes that fit, and the bytes of those that do not."""
+        for together in combinations:
+            if any(change.option in enough for change in together):
+                continue
+            tried = run.memory_with(together)
+            if tried is None:
+                continue
+            options, changed, memory_bytes = tried
+            if memory_bytes > usable_bytes(job.machine.device):
+                too_large_bytes.append(memory_bytes)
+                if len(together) == 2:
+                    smallest.append((memory_bytes, together))
+                continue
+            offloads = any("offload" in change.training for change in together)
+            fitting.append(_Fitting(float(changed.step(cluster).time_s), memory_bytes, options, offloads))
+            enough.update(change.option for change in together if len(together) == 1)
+
+    try_together([*((change,) for change in changes), *pairs])
     if STRATEGIES[strategy].divides_blocks and all(change.offloads for change in fitting):
         divisions, larger_bytes = _fitting_divisions(run, cluster)
         fitting += divisions
         too_large_bytes += larger_bytes
+    if not fitting:
+        smallest.sort(key=lambda pair: pair[0])
+        try_together(_triples([pair for _, pair in smallest[:_PAIRS_WITH_A_THIRD]], changes))
     if fitting:
         shown: dict[str, str] = {}  # of each change the size of micro-batches with which it is fastest
         for time_s, memory, options, _ in sorted(fitting):
@@ -172,7 +186,19 @@ def fitting_note(
         stages = ", nor with stages of tensor-parallel devices" if topology.workers > 1 else ""
     least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})" if too_large_bytes else ""
     other = "ask `--advise` for other divisions, or use more devices" if topology.workers > 1 else "use more devices"
-    return f"it does not fit with any two of {', '.join(parts)} and offloading{stages}: {other}{least}"
+    third = ", nor with a third beside those that need least"
+    return f"it does not fit with any two of {', '.join(parts)} and offloading{third}{stages}: {other}{least}"
+
+
+def _triples(pairs: Iterable[tuple[_Change, ...]], changes: Sequence[_Change]) -> Iterator[tuple[_Change, ...]]:
+    """Iterate over pairs of changes with a third one that goes with both, each combination once."""
+    known: set[frozenset[str]] = set()
+    for pair in pairs:
+        for third in changes:
+            options = frozenset(change.option for change in (*pair, third))
+            if len(options) == 3 and options not in known and all(change.goes_with(third) for change in pair):
+                known.add(options)
+                yield (*pair, third)
 
 
 def _fitting_divisions(run: _Run, cluster: Cluster | None) -> tuple[list[_Fitting], list[float]]:
