@@ -16,7 +16,6 @@ import numpy as np
 
 from ..architectures import Network
 from ..calibration.store import evidence_of
-from ..counting.kinds import is_grouped_product
 from ..distributed.job import Job
 from ..distributed.link_causes import learned_topology, link_notes
 from ..distributed.links import device_link
@@ -26,23 +25,15 @@ from ..distributed.step_causes import KIND as TRAINING
 from ..distributed.step_causes import learned_job, training_traits
 from ..engines.records.record import GREEDY
 from ..errors import BadValue, DoesNotFit
-from ..formats import bytes_per_number
 from ..machines import Device
 from ..questions.records import settings_of
 from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, Samples, roll_out
-from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
+from ..reinforcement.step import Parts, RlStep, StepSetup, compose
 from ..reinforcement.trainer import Batching, LargestMicroBatch, TrainerTimes, time_trainer
 from ..reinforcement.weights import (
-    MASTER_BYTES,
-    OffloadedState,
-    TransferRoute,
     WeightTransfer,
-    gather_blocks,
-    has_host_link,
-    swap_s,
-    transfer_weights,
 )
 from ..serving.cache import NoCacheRoom
 from ..serving.deployment import Deployment
@@ -51,11 +42,11 @@ from ..serving.options import SimulationOptions, make_speculation
 from ..serving.placement import Division
 from ..timing.blocks import supports_stack
 from ..timing.fine_tuning import adapter_products
-from ..timing.offload import host_bandwidth_bytes_per_s
 from ..timing.training_options import TrainingOptions
 from .deployments import Deployments, find_decoder, find_draft
 from .question import Question
 from .reinforcement_devices import Devices, find_devices, part_of
+from .reinforcement_state import has_adapter_units, offloaded_state, swapped_s, transfer_of, with_moved_moments
 from .resolve import resolve_question
 from .scaling import PARALLEL_3D
 
@@ -134,11 +125,6 @@ def make_setup(question: Rl, devices: Devices) -> StepSetup:
     )
 
 
-def has_adapter_units(question: Rl) -> bool:
-    """Return whether FSDP shards every matrix of an adapter apart."""
-    return question.framework_rules.has_adapter_units and not question.uses_megatron
-
-
 def has_reference(question: Rl) -> bool:
     """Return whether probabilities under frozen weights keep the policy near them."""
     wanted = question.rules.has_reference and question.framework_rules.has_reference
@@ -172,7 +158,7 @@ def complete(
         trainer if setup.algorithm.has_critic else None,
         _reward_model_s(question, devices, lengths, constants),
         transfer,
-        _swapped_s(question, devices, trainer, rollouts, constants, has_reference=setup.has_reference),
+        swapped_s(question, devices, trainer, rollouts, constants, has_reference=setup.has_reference),
     )
     mean_tokens = float(lengths.mean()) + question.prompt_tokens
     step = compose(setup, parts, constants)
@@ -349,7 +335,7 @@ def time_trainer_of(
     adapters = adapter_products(job.workload.trained_layers) if has_adapter_units(question) else ()
     times = time_trainer(job, topology, parallel, batching, largest, constants, adapter_units=len(adapters))
     if framework.moves_moments:
-        times = _with_moved_moments(times, question.updates_per_step, devices, constants)
+        times = with_moved_moments(times, question.updates_per_step, devices, constants)
     state = offloaded_state(question, devices, job.workload.network, times.optimizer_bytes)
     times = msgspec.structs.replace(
         times,
@@ -364,41 +350,6 @@ def time_trainer_of(
     frozen_s = time_trainer_of(frozen, devices, frozen_jobs, lengths, constants).forward_s
     return msgspec.structs.replace(times, frozen_forward_s=frozen_s)
 
-
-def _with_moved_moments(times: TrainerTimes, updates: int, devices: Devices, constants: RlConstants) -> TrainerTimes:
-    """Return the times with the moments of the optimizer on the devices for the update of the weights alone."""
-    moments_bytes = MOMENTS_SHARE * times.optimizer_bytes
-    memory_bytes = times.memory_bytes
-    if memory_bytes is not None:  # beside the activations, or beside weights and gradients
-        memory_bytes = max(memory_bytes - moments_bytes, times.optimizer_bytes + 2 * times.parameter_bytes)
-    update_s = times.update_s + updates * _moved_s(devices, moments_bytes, constants)
-    return msgspec.structs.replace(times, update_s=update_s, memory_bytes=memory_bytes)
-
-
-def offloaded_state(question: Rl, devices: Devices, network: Network, optimizer_bytes: float = 0.0) -> OffloadedState:
-    """Return the time of state that comes to the devices of the trainer for every phase, as a framework may do.
-
-    FSDP has parameters in fp32, which are the master weights, too; Megatron-LM has them in 16 bits.
-    """
-    framework = question.framework_rules
-    if not framework.offloads_by_phase or not has_host_link(devices.device):
-        return OffloadedState()
-    rate = host_bandwidth_bytes_per_s(devices.device)
-    if question.uses_megatron:
-        experts = sum(layer.parameters for layer in network.layers if is_grouped_product(layer))
-        per_stage = (network.parameters - experts) / question.tensor + experts / question.expert_parallel
-        parameter_bytes = per_stage * bytes_per_number(question.precision) / question.pipeline
-    else:
-        parameter_bytes = MASTER_BYTES * network.parameters / devices.trainer
-        optimizer_bytes *= MOMENTS_SHARE
-    return OffloadedState(
-        2 * parameter_bytes / rate if framework.offloads_parameters else 0.0,
-        2 * optimizer_bytes / rate if framework.offloads_optimizer else 0.0,
-    )
-
-
-MOMENTS_SHARE = 8 / 12
-"""Share of the moments of AdamW in its state with master weights: two numbers in fp32 of three."""
 
 _OF_ROLLOUTS = ("server", "link", "power")
 """Kinds of measured figures that inform rollouts."""
@@ -491,80 +442,6 @@ def roll_out_samples(
         raise NoRolloutRoom(
             f"rollouts do not fit with `--rollout-tensor {question.rollout_tensor}`: {reason}", fraction
         ) from None
-
-
-def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants) -> WeightTransfer:
-    """Return the way of the weights, or of the adapters where they alone are trained and are not merged."""
-    framework, network = question.framework_rules, job.workload.network
-    state_s = offloaded_state(question, devices, network).parameters_s
-    usual = framework.transfer if devices.is_colocated else framework.transfer_apart
-    asked = settings_of(question.engine_settings).get("transfer")
-    adapters = () if framework.merges_adapters else adapter_products(job.workload.trained_layers)
-    if adapters and has_adapter_units(question) and devices.is_colocated and asked is None:
-        wake_s = _kept_weights_s(question, devices, network)
-        return _with_state(gather_blocks(network, adapters, constants, wake_s), state_s)
-    evidence = evidence_of(question.calibration)
-    transfer = transfer_weights(
-        network,
-        question.used_rollout_precision,
-        learned_topology(devices.topology, devices.device, evidence, TRAINING),
-        TransferRoute(
-            asked or usual,
-            devices.trainer,
-            question.rollout_tensor,
-            0 if question.uses_megatron else framework.master_gathers,
-        ),
-        constants,
-        adapters=adapters,
-    )
-    return _with_state(transfer, state_s)
-
-
-def _with_state(transfer: WeightTransfer, state_s: float) -> WeightTransfer:
-    """Return a transfer for which the parameters of the trainer come to its devices, and leave them again."""
-    return transfer._replace(time_s=transfer.time_s + state_s)
-
-
-def _kept_weights_s(question: Rl, devices: Devices, network: Network) -> float:
-    """Return the time in which an engine takes its weights back from pinned memory of the host."""
-    if not has_host_link(devices.device):
-        return 0.0
-    kept_bytes = network.parameters * bytes_per_number(question.used_rollout_precision) / question.rollout_tensor
-    return float(kept_bytes / host_bandwidth_bytes_per_s(devices.device))
-
-
-def _swapped_s(
-    question: Rl,
-    devices: Devices,
-    trainer: TrainerTimes,
-    rollouts: Rollouts | None,
-    constants: RlConstants,
-    *,
-    has_reference: bool,
-) -> float:
-    """Return the time of state that goes to the host and back in a step."""
-    framework = question.framework_rules
-    swapped_bytes = 0.0
-    if devices.is_colocated and rollouts is not None:
-        if framework.offloads_by_phase:
-            framework = framework._replace(offloads_optimizer=False, offloads_parameters=False)  # which phases have
-        if framework.offloads_optimizer:
-            swapped_bytes += trainer.optimizer_bytes
-        if framework.offloads_parameters:
-            swapped_bytes += trainer.parameter_bytes
-        if keeps_weights_on_host(framework):
-            swapped_bytes += rollouts.weights_bytes / 2  # only on the way out are they needed
-    is_reference_on_host = rollouts is not None or framework.swaps_reference
-    if has_reference and question.lora is None and is_reference_on_host:
-        swapped_bytes += trainer.parameter_bytes
-    return _moved_s(devices, swapped_bytes, constants)
-
-
-def _moved_s(devices: Devices, state_bytes: float, constants: RlConstants) -> float:
-    """Return the time in which state of every device goes to the host and comes back; 0 if no link is on record."""
-    if not has_host_link(devices.device):
-        return 0.0
-    return swap_s(devices.device, state_bytes, constants, devices.topology.devices_per_node)
 
 
 def _reward_model_s(question: Rl, devices: Devices, lengths: Ints, constants: RlConstants) -> float:

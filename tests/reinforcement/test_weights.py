@@ -1,4 +1,7 @@
-"""The way of new weights, and of state that makes room."""
+"""The way of new weights, and of state that makes room.
+
+Tests: reinforcement/weights.py, api/reinforcement_state.py.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.api.reinforcement import make_job, offloaded_state, predict_trainer, predict_transfer
+from paleo_lite.api.reinforcement import make_job, predict_trainer, predict_transfer
 from paleo_lite.api.reinforcement_devices import Devices, find_devices
+from paleo_lite.api.reinforcement_state import offloaded_state
 from paleo_lite.errors import PaleoError
 from paleo_lite.questions.records import settings_of
 from paleo_lite.reinforcement.constants import RlConstants
