@@ -300,3 +300,13 @@ def test_verl_with_two_pools_is_one_step_off(steps_off: int, is_noted: bool) -> 
     notes = settings_notes("verl", described("grpo", steps_off=steps_off))
     assert any("`--steps-off 1` predicts it" in note for note in notes) == is_noted
     assert not settings_notes("verl", described("grpo", steps_off=0, is_colocated=True))
+
+
+@pytest.mark.parametrize(("is_megatron", "section"), [(False, "fsdp_config"), (True, "megatron")])
+def test_verl_is_told_which_state_is_offloaded(is_megatron: bool, section: str) -> None:
+    """Keys of actor/dp_actor.yaml and actor/megatron_actor.yaml; without the option they keep their defaults."""
+    keys = [f"actor_rollout_ref.actor.{section}.{name}" for name in ("param_offload", "optimizer_offload")]
+    asked = settings_of("verl", described("grpo", is_megatron=is_megatron, offload="optimizer"))
+    assert [asked[key] for key in keys] == ["false", "true"]
+    usual = settings_of("verl", described("grpo", is_megatron=is_megatron))
+    assert not usual.keys() & set(keys)
