@@ -18,9 +18,11 @@ import pytest
 
 from measured import DATA
 from paleo_lite.architectures import find_network, network_names, trace_process
+from paleo_lite.architectures.config import Config
 from paleo_lite.architectures.families.family import FAMILIES
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.architectures.rare_keys import NearestMultiple
 from paleo_lite.files import shipped_folder
 
 CONFIGS = json.loads(Path(__file__).with_name("published_configs.json").read_text(encoding="utf-8"))
@@ -77,6 +79,24 @@ def test_a_state_is_read_and_written_where_there_is_a_cache(name):
     assert states(length=100) == {0}  # of a whole sequence at once nothing is kept
     assert states(length=100, phase="prefill") == states(context=100, phase="decode") == {STATES[name]}
     assert states(context=100, phase="decode", tensor_parallel=2) == {STATES[name] // 2}
+
+
+@pytest.mark.parametrize(
+    ("width", "factor", "expected"),
+    [
+        (1280, 0.5, 768),  # 640 is as near to 512, to which it would lose a fifth
+        (256, 1.5, 512),  # 384 as well
+        (1000, 2.0, 2048),
+        (1000, 2.2, 2304),  # 2200 is nearer to 2304 than to 2048
+        (1000, 2.1, 2048),  # 2100 loses less than a tenth
+        (256, 1.45, 512),  # 371.2 is nearer to 256, but would lose more than a tenth
+        (64, 0.5, 256),  # the least
+    ],
+)
+def test_feed_forward_sizes_of_openelm_are_rounded_as_its_code_rounds(width, factor, expected):
+    """`make_divisible` of apple/OpenELM: to the nearest multiple, and up where that would be below 90%."""
+    config = Config({"model_dim": width, "ffn_multipliers": factor, "ffn_dim_divisor": 256}, "c.json")
+    assert NearestMultiple("model_dim", "ffn_multipliers", "ffn_dim_divisor", 256).read(config) == expected
 
 
 def test_every_method_of_quantization_is_published_here_or_tested_alone():
