@@ -33,6 +33,7 @@ from ..own_machines.contents import read_contents
 from ..own_machines.predict import LocalPrediction
 from ..own_machines.step import local_constants
 from ..progress import report
+from ..result_files.beside import Forecast
 from ..result_files.configuration import count_of
 from ..result_files.detect import read_result
 from ..result_files.findings import Findings, Reading
@@ -55,9 +56,8 @@ from ..timing.pipelines import predict_pipeline
 from ..version import __version__
 from .contradictions import contradictions
 from .deployments import Deployments, find_decoder
+from .link_forecasts import MeasuredCollective
 from .result_forecasts import (
-    Forecast,
-    MeasuredCollective,
     NotShipped,
     PictureRow,
     describe_situation,

@@ -10,6 +10,16 @@ import msgspec
 from ..result import Result
 
 
+class Forecast(NamedTuple):
+    """A figure that is forecast, with its interval."""
+
+    figure: str
+    value: float | None
+    interval: Any = None
+    answer: Any = None  # the answer that it is of
+    bound_s: float | None = None  # the least that the data sheets of the devices allow; None where it is not known
+
+
 class Beside(NamedTuple):
     """One figure of a row, measured and forecast, in SI units."""
 

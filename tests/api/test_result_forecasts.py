@@ -1,6 +1,6 @@
 """Result files beside the forecasts for their own configurations.
 
-Tests: api/result_forecasts.py, result_files/beside.py.
+Tests: api/result_forecasts.py, api/link_forecasts.py, result_files/beside.py.
 """
 
 from __future__ import annotations
