@@ -21,7 +21,8 @@ from ..own_machines.advise import (
     rank_formats,
 )
 from ..own_machines.contents import read_contents
-from ..own_machines.predict import DEFAULT_CPU, LocalPrediction, shares_memory
+from ..own_machines.memory import shares_memory
+from ..own_machines.predict import DEFAULT_CPU, LocalPrediction
 from ..own_machines.predict import predict_local as predict_on_device
 from ..own_machines.question import LocalQuestion
 from .resolve import resolve_network

@@ -12,7 +12,8 @@ from ..gguf_types import DIFFERING_TOKENS
 from ..machines import Device
 from ..result import TableOfAnswers
 from .contents import Contents
-from .predict import LocalPrediction, most_host_bytes, predict_local, usable_bytes, whole_bytes
+from .memory import most_host_bytes, usable_bytes, whole_bytes
+from .predict import LocalPrediction, predict_local
 from .question import LocalQuestion
 
 BEST_NOTE = "the best format is the one with the most bits that is wholly on the device"

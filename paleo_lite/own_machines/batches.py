@@ -15,7 +15,7 @@ from ..machines import Device
 from ..timing.activity import Activity
 from .causes import KIND, calibrated_constants, local_traits
 from .contents import Contents, Piece
-from .predict import buffer_bytes_of, usable_bytes, whole_bytes
+from .memory import buffer_bytes_of, usable_bytes, whole_bytes
 from .step import (
     UBATCH,
     BackendConstants,

@@ -1,6 +1,6 @@
 """llama.cpp on one's own machine: bytes, published speeds, placement, and what is not possible.
 
-Tests: own_machines/step.py, reporting/local.py, api/local.py.
+Tests: own_machines/step.py, own_machines/memory.py, reporting/local.py, api/local.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
 from paleo_lite.own_machines.contents import group_of, read_contents
-from paleo_lite.own_machines.predict import OFFLOAD_DEVIATION, usable_bytes
+from paleo_lite.own_machines.memory import usable_bytes
+from paleo_lite.own_machines.predict import OFFLOAD_DEVIATION
 from paleo_lite.own_machines.question import LocalQuestion
 
 
