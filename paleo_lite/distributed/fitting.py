@@ -185,7 +185,7 @@ def fitting_note(
         parts += ["tensor parallelism", "expert parallelism"] if job.workload.has_experts else ["tensor parallelism"]
         stages = ", nor with stages of tensor-parallel devices" if topology.workers > 1 else ""
     least = f" (the least is {format_si(min(too_large_bytes), 'B', 3)})" if too_large_bytes else ""
-    other = "ask `--advise` for other divisions, or use more devices" if topology.workers > 1 else "use more devices"
+    other = "use more devices, or ask `--advise` for other divisions" if topology.workers > 1 else "use more devices"
     third = ", nor with a third beside those that need least"
     return f"it does not fit with any two of {', '.join(parts)} and offloading{third}{stages}: {other}{least}"
 
