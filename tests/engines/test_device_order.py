@@ -88,10 +88,13 @@ def test_eight_devices_over_nvlink_are_faster_than_over_pcie(network: str, engin
 
 @pytest.mark.parametrize("gpu", sorted({gpu for pair in BETTER for gpu in pair}))
 def test_intervals_of_iterations_are_neither_narrow_nor_useless(gpu: str) -> None:
-    """Servers are 6% off with their own tables and 22% with a new source: ends differ by 1.4 to 8 times."""
+    """Servers are 6% off with their own tables, and 22% with a new source: ends differ by 1.34 to 8 times.
+
+    A median of 6% is a standard deviation of 1.48 times as much, and the ends are 2 x 1.645 of them apart.
+    """
     for precision in common_precisions(gpu):
         kernels = placed("llama-3.1-8b", gpu, precision, "vllm", 1)
         for load in LOADS.values():
             listed = kernels.of_iteration("prefill" if load.has_prompts else "decode", 8192)
             low, high = kernels.step.relative_interval(listed, load)
-            assert 1.4 < high / low < 8, (precision, load)
+            assert 1.34 < high / low < 8, (precision, load)

@@ -470,7 +470,7 @@ def test_times_of_requests_need_the_first_tokens_of_two_networks() -> None:
     by_time = dict(zip(steps.TYPICAL_HOST, found.tolist()))
     assert by_time["iteration_s"] == [steps.HOST_DEVIATION] * 2
     times = [by_time[name] for name in ("request_s", "request_token_s", "request_iterations")]
-    assert times == [[0.05, steps.HOST_DEVIATION]] * 3
+    assert times == [[0.05, steps.REQUEST_DEVIATION]] * 3
 
 
 def test_first_tokens_of_unstated_versions_of_sglang_are_left_out() -> None:

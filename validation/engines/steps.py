@@ -75,14 +75,15 @@ instead of 0.255 off with networks held out (mean logarithms), 0.230 instead of 
 LAUNCHED_AS_ALONE = ("decode attention", "single decode attention")
 """Classes of kernels of which the shortest takes in a server as long as alone."""
 
-HOST_DEVIATION = 0.2
-"""Standard deviation of the logarithms of times of hosts around the typical ones.
+HOST_DEVIATION, REQUEST_DEVIATION = 0.2, 1.0
+"""Standard deviations of the logarithms of times of hosts around the typical ones: of iterations, and of requests.
 
-Engines do the same on the hosts of a table, but tables have other hosts. With a deviation of 1.0 the time per logit is
-nearly zero under vLLM and TensorRT-LLM, which networks with few users of the same source determine. With 0.2, interval
-scores of times per token are 0.857 instead of 0.873 with networks held out (half of them have the lowest at 0.1, the
-others at 0.2 to 0.3), 0.863 instead of 1.032 with sources, 0.999 instead of 1.009 with devices and 1.103 instead of
-1.113 with engines. First tokens are 0.229, 0.231, 0.245 and 0.238 off instead of 0.233, 0.230, 0.274 and 0.237.
+Engines do the same in an iteration on the hosts of a table, but tables have other hosts. With a deviation of 1.0 the
+time per logit is nearly zero under vLLM and TensorRT-LLM, which networks with few users of the same source determine.
+With 0.2, interval scores of times per token are 0.85 instead of 0.87 with networks held out (half of them have the lowest
+at 0.1, the others at 0.2 to 0.3), 0.86 instead of 1.03 with sources, 1.00 instead of 1.01 with devices and 1.10 instead
+of 1.11 with engines. Requests are not alike: with 0.2 a token of a prompt takes 1.3 us under vLLM, and first tokens of
+8,192 tokens 185 ms; Mooncake measured 212 (Qwen3 8B, split pools), and with 1.0 they take 227.
 """
 
 REQUEST_TIMES = ("request_s", "request_token_s", "request_iterations", "request_kernel_s")
@@ -389,7 +390,7 @@ class _Model:
         networks: dict[str, set[str]] = {engine: set() for engine in self.engines}
         for server in filter(informs_first_token, servers):
             networks[server.engine].add(server.network)
-        of_requests = [HOST_DEVIATION if len(networks[name]) > 1 else ONE_NETWORK_DEVIATION for name in self.engines]
+        of_requests = [REQUEST_DEVIATION if len(networks[name]) > 1 else ONE_NETWORK_DEVIATION for name in self.engines]
         of_iterations = [HOST_DEVIATION] * len(self.engines)
         return np.concatenate([of_requests if name in REQUEST_TIMES else of_iterations for name in TYPICAL_HOST])
 
