@@ -276,37 +276,36 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
             figure = median_figure if is_median else mean_figure
             bound_s = _least_token_s(facts, answer, more["hardware_files"]) if name == "tpot_s" else None
             forecasts.append(Forecast(figure, latency["value"], interval, answer, bound_s))
-    figures = answer_json["figures"]
-    tokens = figures["output_tokens_per_s"]
-    of_run = (tokens["value"], tokens["low"], tokens["high"])
-    if rate and "run_requests_per_s" in figures:
-        of_run = _tokens_of_run(
-            figures["run_requests_per_s"], answer.requests, rate, count_of(facts, "requests"), written
-        )
-    return [*forecasts, Forecast("output_tokens_per_s", of_run[0], of_run[1:], answer)]
+    tokens = answer_json["figures"]["output_tokens_per_s"]
+    per_s = {end: tokens[end] for end in _ENDS}
+    if rate:
+        per_s = _tokens_of_run(answer_json, count_of(facts, "requests") or answer.requests, rate, written)
+    return [*forecasts, Forecast("output_tokens_per_s", per_s["value"], (per_s["low"], per_s["high"]), answer)]
 
 
-def _tokens_of_run(
-    simulated_per_s: dict[str, float],  # requests per second of the simulated run, with its interval
-    simulated: int,
-    rate_per_s: float,
-    requests: int | None,  # of the measured run; None where the file does not say, and it is as the simulated one
-    written: int,
-) -> tuple[float, float, float]:
-    """Return the output tokens per second of a run at a rate, and their interval.
+_ENDS = {"value": 0.0, "low": 1.0, "high": -1.0}
+"""Ends of the interval of a throughput, with the direction in which times are longer."""
 
-    A benchmark divides by the time until the last answer, which ends when no request arrives any more. Arrivals of n
-    requests take as long as n intervals, whose sum is 1 / sqrt(n) of it off (a gamma distribution).
+
+def _tokens_of_run(answer: dict[str, Any], requests: int, rate_per_s: float, written: int) -> dict[str, float]:
+    """Return the output tokens per second of a run at a rate, and the ends of their interval.
+
+    A benchmark divides by the time until the last answer: until the last of n requests arrives, or has a place where
+    more arrive than are served, and the time of a request after it. Random intervals of n requests sum to n / rate with
+    a relative deviation of 1 / sqrt(n).
     """
-    count = requests or simulated
-
-    def tokens_per_s(requests_per_s: float) -> float:
-        draining_s = max(simulated / requests_per_s - simulated / rate_per_s, 0.0)
-        return count * written / (count / rate_per_s + draining_s)
-
-    reach = math.exp(Z_90 / math.sqrt(count))
-    value, low, high = (tokens_per_s(simulated_per_s[end]) for end in ("value", "low", "high"))
-    return value, low / reach, high * reach
+    served, whole = answer["figures"]["saturation_requests_per_s"], answer["latencies"]["latency_s"]["mean"]
+    token = answer["latencies"]["tpot_s"]["mean"]
+    other_end = {"value": "value", "low": "high", "high": "low"}
+    per_s = {}
+    for end, longer in _ENDS.items():
+        arriving_s = requests / rate_per_s * math.exp(longer * Z_90 / math.sqrt(requests))
+        serving_s = requests / served[end]
+        last_s = whole[other_end[end]]
+        if serving_s > arriving_s:  # the latencies of the simulation grow with its requests
+            last_s = token[other_end[end]] * written
+        per_s[end] = requests * written / (max(arriving_s, serving_s) + last_s)
+    return per_s
 
 
 def _least_token_s(facts: dict[str, Any], answer: Any, hardware_files: list[Path]) -> float | None:

@@ -150,8 +150,6 @@ def _exchanges(
     transfers = 2 * config.virtual_stages * layout.micro_batches
     transfer_s = stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
     hides_transfers = config.virtual_stages > 1 and settings.overlap and uses_tuned_stack(job, config)
-    has_few = layout.micro_batches < config.pipeline
-    crossed = config.pipeline * config.virtual_stages if has_few else config.pipeline
     parameter_bytes, gradient_bytes, _ = longest.model_state_bytes
     # ZeRO stages 1 and 2 gather what the update has changed: of frozen parameters, which have no gradients, nothing.
     gathered_bytes = parameter_bytes if config.sharding_rules.gathers_per_micro_batch else gradient_bytes
@@ -171,8 +169,7 @@ def _exchanges(
         exposed_activations_s=sum(times * waited_s for times, _, waited_s in of_activations),
         transfers_s=transfer_s * transfers,
         # Interleaved stages compute one part while they send another; the first and the last micro-batch wait.
-        # Fewer micro-batches than stages leave nothing to compute meanwhile.
-        exposed_transfers_s=transfer_s * (2 * (crossed - 1) if hides_transfers else transfers),
+        exposed_transfers_s=transfer_s * (2 * (config.pipeline - 1) if hides_transfers else transfers),
         gradients_s=gradients_s + matrices_s,
         hidden_gradients_s=hidden_s,
     )

@@ -56,20 +56,27 @@ class NsysStatsCsv:
         yield from batches_of(_rows(path), None, columns)
 
     def remarks(self, path: Path) -> list[str]:
-        """Return that a summary is cut, if the printed shares of its rows of a device are not all of the time."""
-        shares: list[float] = []
+        """Return which summaries are cut: the printed shares of their rows of a device are not all of the time."""
+        shares: dict[str, float] = {}
         for row in _rows(path, shares):
             if row.get("start_ns") is not None:
                 return []  # a trace, whose rows have no shares
-        return describe_cut(sum(shares))
+        return [note for table, percent in shares.items() for note in describe_cut(percent, table)]
+
+
+_TABLES = {
+    "kernel": "table of kernels", "communication": "table of kernels",
+    "memcpy": "table of memory operations", "memset": "table of memory operations",
+}  # fmt: skip
+"""Words for the report of a device that rows of a category are in."""
 
 
 def _is_heading(line: str) -> bool:
     return _SUM_HEADING.match(line) is not None or _TRACE_HEADING.match(line) is not None
 
 
-def _rows(path: Path, shares: list[float] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file; `shares` gets the printed percentages of those of a device."""
+def _rows(path: Path, shares: dict[str, float] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file; `shares` gets the sums of the printed percentages of the reports of a device."""
     report: _Report | None = None
     report_line: dict[str, int] = {}  # heading line of the report with the rows of a category
     has_report = False
@@ -102,8 +109,9 @@ def _rows(path: Path, shares: list[float] | None = None) -> Iterator[dict[str, A
         row = report.row(number, fields)
         if row is None:
             continue
-        if shares is not None and row["category"] not in ("api", "marker"):
-            shares.append(report.percent(fields))
+        table = _TABLES.get(row["category"])
+        if shares is not None and table is not None:
+            shares[table] = shares.get(table, 0.0) + report.percent(fields)
         if report_line.setdefault(row["category"], report.line) != report.line:
             raise BadProfile(
                 f"{path}: line {number}: a second report with {row['category']} rows, after the one at line "

@@ -75,11 +75,11 @@ _WHOLE_PERCENT = 95.0
 """Sum of the printed shares of rows from which a table is whole: single shares may be rounded to whole percents."""
 
 
-def describe_cut(percent: float) -> list[str]:
+def describe_cut(percent: float, table: str = "table") -> list[str]:
     """Return a sentence on a table whose rows print shares of the time that add up to less than all of it."""
     if not 0 < percent < _WHOLE_PERCENT:
         return []
     return [
-        f"the table is cut: by the shares that it prints, its rows are {percent:.0f}% of the time, and shares given "
+        f"the {table} is cut: by the shares that it prints, its rows are {percent:.0f}% of the time, and shares given "
         "here are of these rows"
     ]

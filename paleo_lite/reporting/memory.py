@@ -53,7 +53,10 @@ def describe_fitting(fit: MemoryFit) -> str:
     remedy = f"with `{helpful[0]}`" if helpful else ""
     if fit.largest_batch is None:
         return f"fits {remedy}" if remedy else "not even one sample fits"
+    # Of several micro-batches every number fits, if one does.
     batch = f"fits up to batch {fit.largest_batch:,}"
+    if fit.micro_batches > 1:
+        batch = f"fits up to micro-batch {fit.largest_micro_batch:,}"
     return f"{batch}, or {remedy}" if remedy else batch
 
 

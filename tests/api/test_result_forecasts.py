@@ -47,21 +47,40 @@ def test_a_server(tmp_path: Path) -> None:
     assert result.typical_factor >= 1
 
 
-def test_a_benchmark_divides_its_tokens_by_the_time_until_the_last_answer(tmp_path: Path) -> None:
-    """300 requests at 20/s arrive for 15 s and are answered a little later; they arrive 5.8% faster or slower."""
+def run_at(tmp_path: Path, rate: float, requests: int) -> Any:
+    """Return the tokens per second of a run at a rate, beside their forecast."""
     facts = json.loads(VLLM_SERVE) | {
-        "request_rate": 20, "max_concurrency": None, "num_prompts": 300, "completed": 300,
-        "total_input_tokens": 300_000, "total_output_tokens": 300 * 201,
+        "request_rate": rate, "max_concurrency": None, "num_prompts": requests, "completed": requests,
+        "total_input_tokens": 1000 * requests, "total_output_tokens": 201 * requests,
     }  # fmt: skip
     result = compare(json.dumps(facts), tmp_path, gpu="h100-sxm")
+    (row,) = (row for row in result.rows if row.figure == "output_tokens_per_s")
+    return row
+
+
+def test_a_benchmark_divides_its_tokens_by_the_time_until_the_last_answer(tmp_path: Path) -> None:
+    """300 requests at 20/s arrive for 15 s, 9.5% more or less, and the last one takes the time of a request."""
+    row = run_at(tmp_path, 20, 300)
     asked = pl.serve("llama-3.1-8b", gpu="h100-sxm", tensor=2, input_tokens=1000, output_tokens=201, rate=20,
                      num_requests=300).to_dict()  # fmt: skip
-    (row,) = (row for row in result.rows if row.figure == "output_tokens_per_s")
-    run_per_s = asked["figures"]["run_requests_per_s"]
-    assert row.forecast == pytest.approx(201 * run_per_s["value"]) and row.forecast < 201 * 20
-    assert row.low is not None and row.high is not None
-    assert row.low == pytest.approx(201 * run_per_s["low"] * math.exp(-1.645 / math.sqrt(300)), rel=1e-3)
-    assert row.high == pytest.approx(201 * run_per_s["high"] * math.exp(1.645 / math.sqrt(300)), rel=1e-3)
+    request_s = asked["latencies"]["latency_s"]["mean"]
+    assert row.forecast == pytest.approx(300 * 201 / (15 + request_s["value"]))
+    reach = math.exp(1.645 / math.sqrt(300))
+    assert row.low == pytest.approx(300 * 201 / (15 * reach + request_s["high"]), rel=1e-4)
+    assert row.high == pytest.approx(300 * 201 / (15 / reach + request_s["low"]), rel=1e-4)
+    # The simulated run is one draw of such arrivals.
+    assert row.low < 201 * asked["figures"]["run_requests_per_s"]["value"] < row.high
+
+
+@pytest.mark.parametrize("rate", [60, 400])
+@pytest.mark.parametrize("requests", [300, 5000])
+def test_a_run_is_no_faster_than_its_server(tmp_path: Path, rate: float, requests: int) -> None:
+    row = run_at(tmp_path, rate, requests)
+    asked = pl.serve("llama-3.1-8b", gpu="h100-sxm", tensor=2, input_tokens=1000, output_tokens=201, rate=rate,
+                     num_requests=300).to_dict()  # fmt: skip
+    saturation = asked["figures"]["saturation_tokens_per_s"]
+    assert row.forecast < min(saturation["value"], 201 * rate) and row.high < saturation["high"]
+    assert row.low < row.forecast < row.high
 
 
 def test_a_server_with_quantised_weights_and_cache(tmp_path: Path) -> None:

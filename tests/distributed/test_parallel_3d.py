@@ -783,9 +783,9 @@ def test_megatron_interleaves_multiples_of_the_stages_and_advice_knows_it():
         pl.train(**asked, execution="eager", **given) for given in ({}, {"schedule": "interleaved=2"})
     )
     assert interleaved.time_s >= 0.99 * plain.time_s
-    advised = pl.train("llama-3-70b", gpu="h100-sxm", workers=64, global_batch_size=4, advise="time")
+    advised = pl.train("llama-3-70b", gpu="h100-sxm", workers=64, global_batch_size=24, advise="time")
     divisions = [row.parallel for row in advised.rows if row.parallel is not None and row.parallel.virtual_stages > 1]
-    assert len(advised.rows) > 1
+    assert divisions
     for parallel in divisions:
         replicas = 64 // parallel.devices_per_replica
-        assert 4 // (replicas * parallel.micro_batch_size) % parallel.pipeline == 0
+        assert 24 // (replicas * parallel.micro_batch_size) % parallel.pipeline == 0

@@ -259,3 +259,27 @@ def test_a_cut_table_says_which_share_its_rows_are(name: str, percent: int) -> N
 
 def test_a_whole_table_says_nothing() -> None:
     assert describe_cut(99.9) == [] == describe_cut(0.0)
+
+
+_KERNELS = """Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+30.0,300,3,100.0,100.0,100,100,0.0,first
+20.0,200,2,100.0,100.0,100,100,0.0,second
+"""
+_COPIES = """Time (%),Total Time (ns),Count,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Operation
+100.0,400,4,100.0,100.0,100,100,0.0,[CUDA memcpy Host-to-Device]
+"""
+
+
+@pytest.mark.parametrize("text", [_KERNELS, f"{_KERNELS}\n{_COPIES}", f"{_COPIES}\n{_KERNELS}"])
+def test_each_report_of_a_file_is_cut_by_itself(tmp_path, text: str) -> None:
+    path = tmp_path / "stats.csv"
+    path.write_text(text)
+    (remark,) = open_profile(path).remarks
+    assert "the table of kernels is cut" in remark and "its rows are 50% of the time" in remark
+
+
+def test_whole_reports_of_a_file_say_nothing(tmp_path) -> None:
+    path = tmp_path / "stats.csv"
+    exchanges = "50.0,500,5,100.0,100.0,100,100,0.0,ncclDevKernel_AllReduce_Sum_bf16_RING_LL\n"
+    path.write_text(f"{_KERNELS}{exchanges}\n{_COPIES}")
+    assert list(open_profile(path).remarks) == []
