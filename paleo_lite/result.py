@@ -117,6 +117,9 @@ class TableOfAnswers(Result):
     def __len__(self) -> int:
         return len(getattr(self, self.answers_in))
 
+    def __bool__(self) -> bool:
+        return True  # an answer, even one without rows
+
 
 class ResultList(Result, list[_Item]):
     """A list that a notebook shows as a table, with the methods of `Result`.

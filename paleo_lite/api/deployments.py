@@ -143,6 +143,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         else:
             on_device = self._place(self.decoder, resolved_device, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
+        if self.decoder.is_speech_model:  # engines split no window, which an encoder reads whole
+            engine = msgspec.structs.replace(engine, chunked_prefill=0)
         check_batch_wait(engine, on_device.attention_data)
         if engine.captured_sequences is not None and (on_device.kernels is None or division.pipeline > 1):
             raise BadValue(f"`--engine-settings captured-sequences` {NEEDS_KERNELS} and without `--pipeline`")

@@ -337,9 +337,11 @@ def _with_open_load(
     for row in rows:
         total = sum(slopes[row.figure].values())
         if not LEAST_SENSITIVITY <= total <= MOST_SENSITIVITY:
-            raise BadValue(
-                f"the forecast of {LATENCIES[row.figure]} hardly depends on kernels and host under this load"
-            )
+            if total < LEAST_SENSITIVITY:
+                depends = "hardly depends on kernels and host under this load"
+            else:
+                depends = "grows without limit with kernels and host under this load, which is near saturation"
+            raise BadValue(f"the forecast of {LATENCIES[row.figure]} {depends}")
         shares = rounded_shares(shares_of(slopes[row.figure]))
         result.append(msgspec.structs.replace(row, shares=shares, sensitivity=round(total, 4)))
     return result

@@ -176,8 +176,8 @@ def _check(question: Rl, devices: Devices) -> None:
     takes_turns = devices.is_colocated and question.rules.rolls_out
     if question.offload is not None and not (takes_turns or framework.offloads_by_phase):
         raise BadValue(
-            f"`--offload` makes room for engines on the devices of the trainer, which are none here: leave it out with "
-            f"`--framework {question.framework}`"
+            f"`--offload` makes room for engines on the devices of the trainer, which no engine shares here: leave it "
+            f"out with `--framework {question.framework}`"
         )
     divided = [name for name in ("tensor", "pipeline", "expert_parallel") if getattr(question, name) > 1]
     if divided and not framework.has_megatron:

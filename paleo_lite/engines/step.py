@@ -23,6 +23,7 @@ from .causes import CAUSES, LAUNCHES
 from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
 from .formulas import (
     KERNEL_CLASSES,
+    RESULT_BYTES,
     AttentionSizes,
     ExpertSizes,
     KernelRates,
@@ -397,8 +398,10 @@ class EngineStep:
         return seconds * KERNELS[self.engine].sink_factors.get(generation_of(self.device), 1.0)
 
     def attention_sizes(self, kernel: AttentionKernel) -> AttentionSizes:
-        """Return the sizes of attention, with the bytes per number of the cache."""
+        """Return the sizes of attention, with the bytes per number of the cache, in which an encoder keeps nothing."""
         cache_bytes = bytes_per_number(self.formats.attention.partition("/")[2])
+        if kernel.rows == "encoded":
+            cache_bytes = RESULT_BYTES
         return AttentionSizes(kernel.heads, kernel.kv_heads, kernel.key_size, kernel.value_size, cache_bytes)
 
     def _pointwise_s(self, kernel: Pointwise, load: Load) -> Any:

@@ -1,4 +1,4 @@
-"""`serve` of networks that write what is said: a request is a window of sound, and what is not modelled for them."""
+"""Defaults of `serve` for networks that write what is said, and the options that it refuses for them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ FIRST_TOKENS = 4
 figure 1)."""
 
 SPOKEN_TOKENS = 100
-"""Tokens of what is said in a window of 30 s: 75 words, at 150 a minute, of which three are about four tokens."""
+"""Tokens of what is said in a window of 30 s: 75 words at 150 words a minute, of 4/3 tokens each (as OpenAI's pages
+count English words: https://help.openai.com, "What are tokens")."""
 
-_NOT_MODELLED = ("workload", "cache_tiers", "prefix_hit_rate", "speculation", "prefill_pool", "decode_pool")
-"""Options that change nothing that a server of sound has, or of which nothing is known."""
+_NOT_MODELLED = (
+    "workload", "cache_tiers", "prefix_hit_rate", "chunked_prefill", "speculation", "prefill_pool", "decode_pool",
+)  # fmt: skip
+"""Options without an effect or a model for speech."""
 
 _DEGREES = ("tensor", "pipeline", "expert_parallel", "attention_data_parallel")
 """Options that divide a replica, for which these networks are small."""

@@ -52,7 +52,7 @@ from .pools import (
 )
 from .requests import Traffic
 from .routers import ROUND_ROBIN
-from .speech import check_lengths
+from .speech import check_lengths, with_windows
 from .stage_timer import StageTimer
 from .startup import START_FACTOR, StartTime, estimate_start
 from .stores import CacheStore
@@ -164,6 +164,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         A rank computes a whole prompt, even if it is longer than the tokens of an iteration.
         """
         engine, ranks = self.engine, self.limited_ranks
+        if self.on_device.workload.network.is_speech_model:
+            return with_windows(engine, self.on_device)
         if engine.tokens_per_rank:
             # Ranks compute no more than the chunk that they share.
             tokens = min(self.on_device.attention_data * engine.max_batched_tokens, engine.chunked_prefill)

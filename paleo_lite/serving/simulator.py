@@ -283,6 +283,7 @@ class Replica:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
         engine, waiting, prompts, prefixes = self.engine, self.waiting, self.prompts, self.prefixes
         decoding, most = self.batch.sequences, engine.max_sequences
+        most_prompts = len(waiting) + len(prompts) if engine.most_prompts is None else engine.most_prompts
         if decoding + len(prompts) >= most:
             self.is_blocked = True
             return
@@ -294,7 +295,7 @@ class Replica:
         free = self.total_blocks - self.used_blocks - self.batch.next_growth()
         if self.adapters is not None:
             waiting.let_pass(self.adapters)
-        while waiting and decoding + len(prompts) < most:
+        while waiting and decoding + len(prompts) < most and len(prompts) < most_prompts:
             request = waiting[0]
             if self.adapters is not None and not self.adapters.has_place(request):
                 self.adapters.is_waited_for = True

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from ..engines.kernels import ExchangeKernel, ExpertsKernel
+from ..engines.records.record import Server
 from ..errors import BadValue
 
 if TYPE_CHECKING:
     from ..architectures import Network
+    from .placement import ModelOnDevice
     from .requests import Traffic
+
+
+def with_windows(engine: Server, on_device: ModelOnDevice) -> Server:
+    """Return an engine that computes no more windows of sound in an iteration than its tokens have positions for.
+
+    vLLM's limit of encoder tokens is that of the tokens of an iteration (``max_num_encoder_input_tokens``), and SGLang
+    counts the positions of an encoder among them; at least one window is computed.
+    """
+    assert on_device.kernels is not None
+    encoder = next(
+        counted.kernel for counted in on_device.kernels.of_iteration("prefill", 1) if counted.kernel.rows == "encoded"
+    )
+    assert not isinstance(encoder, ExpertsKernel | ExchangeKernel)
+    return structs.replace(engine, most_prompts=max(engine.max_batched_tokens // encoder.positions, 1))
 
 
 def check_lengths(network: Network, traffic: Traffic) -> None:

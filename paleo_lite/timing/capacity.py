@@ -35,8 +35,8 @@ MOST_PAIRS = 4
 """Most pairs of remedies that are listed where no single one makes a workload fit."""
 
 NARROWER_FORMATS = ("fp8", "int4")
-"""Formats that are tried: of the weights of language models at inference, and of those frozen beside adapters of
-other networks."""
+"""Formats that are tried: of all weights of language models at inference, and elsewhere of weights that are frozen
+beside adapters."""
 
 LORA_RANK = 16
 """Rank of the adapters of the LoRA remedies."""

@@ -139,3 +139,16 @@ def test_predict_times_the_same_work_by_kernels_and_by_layers(phase: str, length
     assert flops[0] == pytest.approx(flops[1], rel=0.01)
     low, high = by_layers.interval
     assert low < by_kernels.time_s < high
+
+
+def test_a_narrow_cache_holds_no_keys_of_the_encoder_itself() -> None:
+    """Queries, keys, values and results of 1,280 numbers at each of 1,500 positions, in 16 bits, whatever the cache."""
+    formats = choose_formats("bf16", None, "fp8", has_experts=False, has_latent_attention=False)
+    narrow = EngineStep(find_device("h100-sxm"), "vllm", formats, ONE_DEVICE, None)
+    load = Load(4, 4, prompts=1, length=4, has_prompts=True)
+    attention = [counted.kernel for counted in kernels("prefill") if isinstance(counted.kernel, AttentionKernel)]
+    (encoder,) = (kernel for kernel in attention if kernel.rows == "encoded")
+    (cross,) = (kernel for kernel in attention if kernel.rows == "prompts" and kernel.positions)
+    assert moved_bytes(narrow, encoder, load) == moved_bytes(step(), encoder, load) == 4 * 2 * WIDTH * POSITIONS
+    assert moved_bytes(narrow, cross, load) == 2 * WIDTH * (POSITIONS + 2 * 4)
+    assert moved_bytes(step(), cross, load) == 2 * 2 * WIDTH * (POSITIONS + 4)

@@ -77,6 +77,7 @@ def test_longer_answers_and_more_sound_take_longer() -> None:
         ({"output_tokens": 600}, r"writes at most 448 tokens of a window of sound.*got 604"),
         ({"tensor": 2}, "`--tensor` is not modelled for networks that read sound"),
         ({"pipeline": 2}, "`--pipeline` is not modelled for networks that read sound"),
+        ({"chunked_prefill": 512}, "`--chunked-prefill` is not modelled"),
         ({"prefix_hit_rate": 0.5}, "`--prefix-hit-rate` is not modelled"),
         ({"speculation": "tokens=3"}, "`--speculation` is not modelled"),
         ({"prefill_pool": "replicas=1"}, "`--prefill-pool` is not modelled"),
@@ -104,3 +105,16 @@ def test_the_command_line_answers_the_same() -> None:
     printed = json.loads(CliRunner().invoke(main, words).output)
     assert printed["latencies"]["ttft_s"]["p50"] == serve(rate=5).to_dict()["latencies"]["ttft_s"]["p50"]
     assert printed["launch_command"].startswith("vllm serve openai/whisper-large-v3 ")
+
+
+def test_an_iteration_computes_the_windows_that_its_tokens_have_positions_for() -> None:
+    """Of 20 windows at once 5 are computed in an iteration of 8,192 tokens, one in one of 1,600 tokens."""
+    first_tokens = {
+        limit: serve(rate="inf", num_requests=20, output_tokens=1, max_batched_tokens=limit).latencies["ttft_s"]
+        for limit in (1600, 8192)
+    }
+    means = {limit: figure["mean"].value or 0.0 for limit, figure in first_tokens.items()}
+    last = {limit: figure["p99"].value or 0.0 for limit, figure in first_tokens.items()}
+    # One after the other the mean is half of the last; in groups of five the first of each waits for the others.
+    assert means[1600] / last[1600] == pytest.approx(21 / 40, abs=0.06)
+    assert means[8192] / last[8192] == pytest.approx(5 / 8, abs=0.06)

@@ -307,6 +307,8 @@ class Server(Engine, frozen=True, kw_only=True):
     logit_bytes: float = 0.0
     # Tokens of prompts per iteration, into which longer prompts are split; 0 computes every prompt whole.
     chunked_prefill: int
+    # Prompts that an iteration computes at most, where an encoder reads each of them whole; None for no such limit.
+    most_prompts: int | None = None
     # Whether an iteration computes prompts and decodes at once; otherwise prompts go first and decoding pauses. And
     # whether this holds for prompts that are not split into chunks as well.
     mixes_phases: bool
