@@ -369,8 +369,8 @@ def _possible_placements(
         most = next((placed.layers for placed in fitting), 0)
         fewer = f"use `--gpu-layers {most}`, which fits," if most else "use"
         raise DoesNotFit(
-            f"{contents.name} in {contents.weights} with {format_plural(requested.layers, 'layer')} on the device and a "
-            f"context of {context} needs "
+            f"{contents.name} in {contents.weights} with {format_plural(requested.layers, 'layer')} on the device and "
+            f"a context of {context} needs "
             f"{(needed_bytes(contents, requested, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
             f"{budget_bytes / 1e9:.1f} GB: {fewer} narrower weights or a shorter context"
         )
