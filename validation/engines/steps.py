@@ -81,9 +81,9 @@ HOST_DEVIATION, REQUEST_DEVIATION = 0.2, 1.0
 Engines do the same in an iteration on the hosts of a table, but tables have other hosts. With a deviation of 1.0 the
 time per logit is nearly zero under vLLM and TensorRT-LLM, which networks with few users of the same source determine.
 With 0.2, interval scores of times per token are 0.85 instead of 0.87 with networks held out (half of them have the
-lowest at 0.1, the others at 0.2 to 0.3), 0.86 instead of 1.03 with sources, 1.00 instead of 1.01 with devices and 1.10 instead
-of 1.11 with engines. Requests are not alike: with 0.2 a token of a prompt takes 1.3 us under vLLM, and first tokens of
-8,192 tokens 185 ms; Mooncake measured 212 (Qwen3 8B, split pools), and with 1.0 they take 227.
+lowest at 0.1, the others at 0.2 to 0.3), 0.86 instead of 1.03 with sources, 1.00 instead of 1.01 with devices and 1.10
+instead of 1.11 with engines. Requests are not alike: with 0.2 a token of a prompt takes 1.3 us under vLLM, and first
+tokens of 8,192 tokens 185 ms; Mooncake measured 212 (Qwen3 8B, split pools), and with 1.0 they take 227.
 """
 
 REQUEST_TIMES = ("request_s", "request_token_s", "request_iterations", "request_kernel_s")
