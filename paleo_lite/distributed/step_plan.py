@@ -64,6 +64,7 @@ def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings)
     costs = block_costs(job, config)
     stages = costs.of_stages(network, layout.stages)
     _check_interleaved(job, config, layout)
+    _check_modules(job, config)
     if uses_tuned_stack(job, config) and not config.recompute:
         config = _fit_memory(job, config, topology, layout, stages, costs.hidden_state_bytes, settings)
         notes[0] = config.describe(layout.data, layout.micro_batches)
@@ -82,6 +83,16 @@ def _check_interleaved(job: Job, config: ParallelConfig, layout: Layout) -> None
         f"Megatron-LM interleaves micro-batches that are divisible by the {config.pipeline} stages (got "
         f"{layout.micro_batches} of a replica): leave `--schedule interleaved` out, or give another batch"
     )
+
+
+def _check_modules(job: Job, config: ParallelConfig) -> None:
+    """Raise BadValue for the recomputation of activation functions of experts that a network does not have."""
+    network = job.workload.network
+    if "moe_act" in config.recompute_modules and not any(map(is_expert_layer, network.layers)):
+        raise BadValue(
+            f"`--recompute selective:moe_act` is of experts, and {network.name} has none: `selective:mlp` computes its "
+            "feed-forward parts again"
+        )
 
 
 def exchange_ratio_of(job: Job, settings: Settings) -> float:
@@ -119,11 +130,18 @@ def exposed_copies_s(job: Job, offloaded_bytes: float, compute_s: float) -> floa
     return max(copies_s - forward_s, 0.0) + max(copies_s - backward_s, 0.0)
 
 
+_MODULES_OF_MIXTURES = (("layernorm",), ("layernorm", "moe_act"), ("layernorm", "moe_act", "mla_up_proj"))
+_MODULES_OF_DENSE = (("layernorm",),)
+"""Modules of selective recomputation, the cheapest first; Megatron-LM has ``moe_act`` for experts alone
+(``recompute_modules``, megatron/core/transformer/transformer_config.py)."""
+
+
 def _recomputations(job: Job, stages: list[StageCost]) -> Iterator[dict[str, Any]]:
     """Yield what recipes do to save memory, the cheapest first: nothing, modules, offloading, whole blocks."""
     yield {"recompute": "none"}
     modules: dict[str, Any] = {}
-    for names in (("layernorm",), ("layernorm", "moe_act"), ("layernorm", "moe_act", "mla_up_proj")):
+    has_experts = any(is_expert_layer(layer) for layer in job.workload.network.layers)
+    for names in _MODULES_OF_MIXTURES if has_experts else _MODULES_OF_DENSE:
         tried = ParallelConfig(recompute="selective", recompute_modules=names[-1:])
         if any(sum_of_modules(stage.block.freed_bytes, tried) for stage in stages):
             modules = {"recompute": "selective", "recompute_modules": names}

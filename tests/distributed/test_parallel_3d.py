@@ -789,3 +789,17 @@ def test_megatron_interleaves_multiples_of_the_stages_and_advice_knows_it():
     for parallel in divisions:
         replicas = 64 // parallel.devices_per_replica
         assert 24 // (replicas * parallel.micro_batch_size) % parallel.pipeline == 0
+
+
+def test_dense_networks_have_no_activations_of_experts_to_compute_again():
+    """Megatron-LM's `recompute_modules` has moe_act for experts alone."""
+    asked = {
+        "gpu": "h100-sxm", "workers": 64, "mixed_precision": True, "sequence_length": 4096, "tensor": 2, "pipeline": 8,
+        "micro_batch": 1, "schedule": "interleaved=4", "global_batch_size": 256,
+    }  # fmt: skip
+    notes = " ".join(pl.train("llama-3-70b", **asked).rows[-1].notes)
+    assert "full recomputation of one block in 4" in notes and "moe_act" not in notes
+    with pytest.raises(BadValue, match=r"is of experts, and llama-3-70b has none: `selective:mlp` computes its feed-"):
+        pl.train("llama-3-70b", **asked, recompute="selective:moe_act", execution="megatron")
+    pl.train("qwen3-30b-a3b", gpu="h100-sxm", workers=16, tensor=2, expert_parallel=8, global_batch_size=16,
+             recompute="selective:moe_act", execution="megatron")  # fmt: skip
