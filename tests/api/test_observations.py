@@ -633,7 +633,7 @@ def test_a_calibration_forecasts_the_open_loads_that_it_learned_from(tmp_path: P
             [abs(log(a[name]["mean"].value / b[name]["mean"].value)) for a, b in zip(some, truth)]
             for some in (shipped, learned)
         ]
-        assert max(of[1]) < 0.5 * max(of[0]), name
+        assert max(of[1]) < 0.7 * max(of[0]), name
         assert max(of[1]) < 0.08, name
 
 

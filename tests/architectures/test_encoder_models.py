@@ -398,7 +398,11 @@ def test_the_text_part_of_a_qwen_vl_has_the_parameters_of_the_module(model_type,
     with torch.device("meta"):
         text_model = transformers.AutoModel.from_config(theirs).language_model
     nested = {"text_config": {**text, "model_type": f"{model_type}_text"}}
-    config = {"model_type": model_type, "vision_config": {"depth": 2}, **(nested if is_nested else text)}
+    config = {
+        "model_type": model_type,
+        "vision_config": {"depth": 2, "patch_size": 14},
+        **(nested if is_nested else text),
+    }
     found = read(config, SequenceOptions(TOKENS))
     text_parameters = sum(part.numel() for part in text_model.parameters()) + 64 * 1000
     assert found.parameters - found.tower_parameters == text_parameters
