@@ -266,14 +266,14 @@ def _prices_of(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return each note once, with the predictions it applies to: network and device, or what tells them apart."""
-    names = [f"{prediction.network} on {prediction.device.id}" for prediction in comparison.answers]
+    """Return each note once, with what the predictions that have it have in common, if others do not have it."""
     notes = [
         [*_shortages(prediction), *(without_ranges(prediction.notes) if _has_no_time(row) else prediction.notes)]
         for prediction, row in zip(comparison.answers, comparison.rows, strict=True)
     ]
-    if comparison.settings and len(set(names)) < len(names):
+    if comparison.settings:
         return common_notes(comparison, notes)
+    names = (f"{prediction.network} on {prediction.device.id}" for prediction in comparison.answers)
     return join_notes((name, note) for name, having in zip(names, notes, strict=True) for note in having)
 
 

@@ -23,6 +23,9 @@ _STYLE = """<style>
 .st-key-cards > div { flex: 1 1 11.5rem; min-width: min(11.5rem, 100%); }
 .st-key-cards [data-testid=stMetricValue] * { white-space: normal; overflow: visible; text-overflow: clip; }
 .st-key-cards [data-testid=stMetricLabel] * { white-space: normal; overflow: visible; text-overflow: clip; }
+/* Panels of a chart stand beside one another where each has room for its axis. */
+[data-testid=stHorizontalBlock]:has(> [data-testid=stColumn] [data-testid=stVegaLiteChart]) { flex-wrap: wrap; }
+[data-testid=stColumn]:has([data-testid=stVegaLiteChart]) { min-width: min(16rem, 100%); }
 /* Tables that are wider than the page have a shadow at an edge with more behind it. */
 [data-testid=stTable] div:has(> table) {
   --page: light-dark(#fff, #171614);  /* backgrounds of the two themes */
