@@ -51,6 +51,10 @@ MOST_SHAPES = 6
 MOST_DIVISIONS = 24
 """Divisions of the trainer that are timed."""
 
+WIDE_TENSOR_DEGREES = (16, 32, 64)
+"""Tensor-parallel degrees of engines over several nodes, the narrowest of which is tried if no node holds the network,
+as in NeMo-RL's recipes of DeepSeek-V3 (16 and 32)."""
+
 SHARES = (0.25, 0.5, 0.75)
 """Shares of the devices that engines of their own get."""
 
@@ -101,7 +105,9 @@ def advise_rl(question: Rl) -> RlAnswer:
     steps_off = _steps_off_apart(question)
     apart = [round(share * devices.total) for share in SHARES] if devices.total >= 4 else []
     trainer_counts = [devices.total, *(devices.total - count for count in apart)]
-    engines = list(_engines(question, devices, lengths, [devices.total, *apart], steps_off, constants))
+    engines = _engines(question, devices, lengths, [devices.total, *apart], steps_off, constants)
+    if not engines:
+        raise NoDivision(describe_no_division(base, devices))
     for is_exhaustive in (False, True):
         trainers = fitting_trainers(base, devices, lengths, trainer_counts, constants, is_exhaustive=is_exhaustive)
         fitting = _fitting_pairs(question, devices, lengths, list(trainers), engines)
@@ -245,23 +251,37 @@ def _expert_parameters(network: Network) -> float:
 
 def _engines(
     question: Rl, devices: Devices, lengths: Ints, counts: list[int], steps_off: int, constants: RlConstants
+) -> list[Generated]:
+    """Return the engines into which the network and a cache fit: in one node, or else over the fewest nodes."""
+    degrees = [[tensor for tensor in TENSOR_DEGREES if tensor <= devices.topology.devices_per_node]]
+    degrees += [[tensor] for tensor in WIDE_TENSOR_DEGREES]
+    for tensors in degrees:
+        engines = [
+            generated
+            for tensor in tensors
+            for count in dict.fromkeys(counts)
+            for generated in _engines_of(question, devices, lengths, tensor, count, steps_off, constants)
+        ]
+        if engines:
+            return engines
+    return []
+
+
+def _engines_of(
+    question: Rl, devices: Devices, lengths: Ints, tensor: int, count: int, steps_off: int, constants: RlConstants
 ) -> Iterator[Generated]:
-    """Yield the engines into which the network and a cache fit."""
-    for tensor in TENSOR_DEGREES:
-        if tensor > devices.topology.devices_per_node:
-            continue
-        for count in dict.fromkeys(counts):
-            if count % tensor:
-                continue
-            off = 0 if count == devices.total else steps_off
-            variant = replace(question, rollout_tensor=tensor, steps_off=off)
-            placed = devices._replace(rollouts=count, trainer=devices.total if not off else devices.total - count)
-            try:
-                deployment = make_deployment(variant, placed)
-                rollouts = roll_out_samples(variant, placed, deployment, lengths, constants)
-            except PaleoError:
-                continue  # the network does not fit so, or there are fewer samples than engines
-            yield Generated(tensor, count, deployment, rollouts)
+    """Yield the engines of a degree on a number of devices, if the network and a cache fit."""
+    if count % tensor:
+        return
+    off = 0 if count == devices.total else steps_off
+    variant = replace(question, rollout_tensor=tensor, steps_off=off)
+    placed = devices._replace(rollouts=count, trainer=devices.total if not off else devices.total - count)
+    try:
+        deployment = make_deployment(variant, placed)
+        rollouts = roll_out_samples(variant, placed, deployment, lengths, constants)
+    except PaleoError:
+        return  # the network does not fit so, or there are fewer samples than engines
+    yield Generated(tensor, count, deployment, rollouts)
 
 
 def _row(predicted: Predicted) -> RlRow:

@@ -37,6 +37,7 @@ from .reinforcement import (
 )
 from .reinforcement_advice import (
     SHARES,
+    WIDE_TENSOR_DEGREES,
     NoDivision,
     Trained,
     advise_rl,
@@ -249,10 +250,11 @@ def _nearby_engines(question: Rl, devices: Devices, lengths: Ints, staying: list
         yield Engines(question, None, None)
         return
     sufficient = []
-    # An engine is in one node, unless a question wants it over several.
+    # An engine is in one node, unless a question wants it over several, or no node holds the network.
     most = max(devices.topology.devices_per_node, question.rollout_tensor)
-    for tensor in doubled_degrees(question.rollout_tensor):
-        if tensor > most or devices.rollouts % tensor:
+    is_held = False
+    for tensor in doubled_degrees(question.rollout_tensor, WIDE_TENSOR_DEGREES[-1]):
+        if (tensor > most and is_held) or devices.rollouts % tensor:
             break
         larger = replace(question, rollout_tensor=tensor)
         try:
@@ -260,9 +262,11 @@ def _nearby_engines(question: Rl, devices: Devices, lengths: Ints, staying: list
         except NoRolloutRoom as error:
             if error.sufficient_fraction is not None:
                 sufficient.append(_with_fraction(larger, error.sufficient_fraction))
+                is_held = True
             continue
         except PaleoError:
             continue  # heads cannot be divided so
+        is_held = True
         yield engines
         for staying_bytes in staying:
             yield from _with_less_memory(engines, devices, lengths, staying_bytes)

@@ -38,10 +38,10 @@ MOST_TENSOR = 16
 """Largest tensor parallelism that a remedy names: heads of keys and values are seldom more."""
 
 
-def doubled_degrees(tensor: int) -> Iterator[int]:
-    """Yield a tensor-parallel degree, and larger ones up to `MOST_TENSOR`, each twice the one before."""
+def doubled_degrees(tensor: int, most: int = MOST_TENSOR) -> Iterator[int]:
+    """Yield a tensor-parallel degree, and larger ones up to `most`, each twice the one before."""
     yield tensor
-    while (tensor := 2 * tensor) <= MOST_TENSOR:
+    while (tensor := 2 * tensor) <= most:
         yield tensor
 
 
