@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..counting import GENERATION_PHASES
 from ..counting.work import PHASES_WITH_GRADIENTS
-from ..errors import BadValue, DoesNotFit
+from ..errors import BadValue, DoesNotFit, PaleoError
 from .compare import (
     check_network_options,
     check_no_pipeline,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
     from ..timing.capacity import RemedyAnswers
+    from ..timing.memory import MemoryFit, MemoryRemedy
     from ..timing.training_options import TrainingOptions
 
 PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
@@ -144,7 +146,64 @@ class Predict(
 
 def answer(question: Predict) -> Prediction | ScaleTable | Comparison:
     """Return the prediction, a table over groups of devices, or several answers side by side."""
-    return compare(question, _answer, _ORDER, together=("tensor",))
+    from ..timing import Prediction
+
+    result = compare(question, _answer, _ORDER, together=("tensor",))
+    if isinstance(result, Prediction) and result.phase in GENERATION_PHASES:
+        return _with_group_remedy(question, result)
+    return result
+
+
+def _with_group_remedy(question: Predict, prediction: Prediction) -> Prediction:
+    """Return the prediction of text generation with the smallest group of devices that holds what one does not.
+
+    If no group holds the stated weights, it is the smallest one that holds narrower ones.
+    """
+    fit = prediction.memory
+    if fit is None or fit.fits:
+        return prediction
+    from ..timing.capacity import NARROWER_FORMATS
+
+    bytes_of_options = {remedy.options: remedy.total_bytes for remedy in fit.remedies if not remedy.fits}
+    found = _group_remedy(question, prediction, fit, fit.total_bytes)
+    if found is None:
+        narrower = []
+        for weights in NARROWER_FORMATS:
+            options = f"--weights {weights}"
+            if options in bytes_of_options:
+                changed = replace(question, weights=weights)
+                remedy = _group_remedy(changed, prediction, fit, bytes_of_options[options], options)
+                narrower += [] if remedy is None else [remedy]
+        found = min(narrower, key=lambda devices_and_remedy: devices_and_remedy[0], default=None)
+    if found is None:
+        return prediction
+    remedies = sorted((*fit.remedies, found[1]), key=lambda remedy: not remedy.fits)
+    return msgspec.structs.replace(prediction, memory=msgspec.structs.replace(fit, remedies=tuple(remedies)))
+
+
+def _group_remedy(
+    question: Predict, prediction: Prediction, fit: MemoryFit, total_bytes: int, options: str = ""
+) -> tuple[int, MemoryRemedy] | None:
+    """Return the smallest group of devices that holds a network of some bytes, with its size; None if none does.
+
+    `options` are those in which the question differs from that of the prediction.
+    """
+    from ..serving.placement import doubled_degrees
+    from ..timing.memory import MemoryRemedy
+
+    for tensor in islice(doubled_degrees(1), 1, None):
+        if total_bytes / tensor > fit.usable_bytes:
+            continue
+        try:
+            row = _answer_for_groups(replace(question, tensor=tensor)).rows[0]
+        except PaleoError:
+            return None  # heads or a node that cannot be divided so
+        if row.fits and row.memory_bytes is not None:
+            name = f"{tensor} devices that divide all matrices"
+            ratio = row.time_s / prediction.time_s
+            stated = f"{options} --tensor {tensor}".strip()
+            return tensor, MemoryRemedy(name, round(row.memory_bytes), True, None, ratio, stated)
+    return None
 
 
 def _answer(question: Predict) -> Prediction | ScaleTable:

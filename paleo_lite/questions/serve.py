@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from ..sweeps.comparison import Comparison
 
 
+MOST_STAGES = 8
+"""Most pipeline stages that a remedy names."""
+
 USUAL_TOKENS = (1024, 256)
 """Tokens of a prompt and of an answer where none are given."""
 
@@ -128,35 +131,55 @@ def _simulate(
 def _naming_what_fits(
     question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
 ) -> Iterator[None]:
-    """Let DoesNotFit name the smallest tensor parallelism with which a replica holds the requests."""
+    """Let DoesNotFit name the smallest division with which a replica holds the requests."""
     from ..serving.cache import NoCacheRoom
 
     try:
         yield
     except NoCacheRoom as error:
-        raise error.with_tensor(_smallest_tensor(question, deployment, traffic, listings)) from None
+        raise error.with_division(_smallest_division(question, deployment, traffic, listings)) from None
     except DoesNotFit as error:
-        tensor = _smallest_tensor(question, deployment, traffic, listings)
-        larger = "" if tensor is None else f"; `--tensor {tensor}` is the smallest that holds it"
+        division = _smallest_division(question, deployment, traffic, listings)
+        larger = "" if division is None else f"; `{division}` is the smallest that holds it"
         raise DoesNotFit(f"{error}{larger}") from None
 
 
-def _smallest_tensor(
+def _smallest_division(
     question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
-) -> int | None:
-    """Return the smallest tensor parallelism with which a replica holds a request; None if there is none."""
+) -> str | None:
+    """Return the options of the smallest division with which a replica holds a request; None if there is none.
+
+    Matrices are divided first, and then blocks among pipeline stages of the largest possible tensor parallelism.
+    """
     if question.prefill_pool is not None or question.workers is not None:
         return None  # pools state theirs in their settings, and workers are divided among replicas
     from ..serving.placement import doubled_degrees
 
     longest_tokens = (traffic.input_tokens + traffic.output_tokens).max()
-    for tensor in islice(doubled_degrees(deployment.on_device.tensor), 1, None):
+
+    def holds(tensor: int, pipeline: int | None) -> bool:
+        """Return whether a replica holds the longest request; raise BadValue if it cannot be divided so."""
+        divided = dataclasses.replace(question, tensor=tensor, pipeline=pipeline)
         try:
-            room = make_deployment(dataclasses.replace(question, tensor=tensor), listings).measure_room(traffic)
-        except PaleoError:  # it does not fit so either, or cannot be divided so
-            room = None
-        if room is not None and room.tokens >= longest_tokens:
-            return tensor
+            room = make_deployment(divided, listings).measure_room(traffic)
+        except DoesNotFit:
+            return False
+        return bool(room.tokens >= longest_tokens)
+
+    widest = deployment.on_device.tensor
+    for tensor in islice(doubled_degrees(widest), 1, None):
+        try:
+            if holds(tensor, question.pipeline):
+                return f"--tensor {tensor}"
+        except PaleoError:  # of heads or devices that cannot be divided so
+            break
+        widest = tensor
+    for pipeline in range((question.pipeline or 1) + 1, MOST_STAGES + 1):
+        try:
+            if holds(widest, pipeline):
+                return f"--tensor {widest} --pipeline {pipeline}"
+        except PaleoError:
+            return None  # an engine without stages, or fewer blocks than these
     return None
 
 

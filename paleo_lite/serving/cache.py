@@ -24,7 +24,7 @@ from .placement import ModelOnDevice
 class NoCacheRoom(DoesNotFit):
     """A server whose memory holds no block of a KV cache: what takes it, what is lacking, and remedies.
 
-    Among them are a larger fraction of the memory and the smallest tensor parallelism, where any is sufficient.
+    Among them are a larger fraction of the memory and the options of the smallest division, where any is sufficient.
     """
 
     def __init__(
@@ -33,25 +33,25 @@ class NoCacheRoom(DoesNotFit):
         lack: str,
         remedies: str,
         sufficient_fraction: float | None = None,
-        sufficient_tensor: int | None = None,
+        sufficient_division: str | None = None,
     ) -> None:
-        super().__init__(taken, lack, remedies, sufficient_fraction, sufficient_tensor)
+        super().__init__(taken, lack, remedies, sufficient_fraction, sufficient_division)
         self.taken, self.lack, self.remedies = taken, lack, remedies
-        self.sufficient_fraction, self.sufficient_tensor = sufficient_fraction, sufficient_tensor
+        self.sufficient_fraction, self.sufficient_division = sufficient_fraction, sufficient_division
 
     def __str__(self) -> str:
         fraction = self.sufficient_fraction
         larger = "" if fraction is None else f"`--memory-fraction {fraction:g}` or more, "
-        tensor = self.sufficient_tensor
-        smallest = "" if tensor is None else f": `--tensor {tensor}` is the smallest that fits"
+        division = self.sufficient_division
+        smallest = "" if division is None else f": `{division}` is the smallest that fits"
         return f"{self.describe('--memory-fraction')}; use {larger}{self.remedies}{smallest}"
 
     def with_fraction(self, sufficient: float | None) -> NoCacheRoom:
         """Return the error with the fraction of the memory that is sufficient."""
-        return NoCacheRoom(self.taken, self.lack, self.remedies, sufficient, self.sufficient_tensor)
+        return NoCacheRoom(self.taken, self.lack, self.remedies, sufficient, self.sufficient_division)
 
-    def with_tensor(self, sufficient: int | None) -> NoCacheRoom:
-        """Return the error with the smallest tensor parallelism that is sufficient."""
+    def with_division(self, sufficient: str | None) -> NoCacheRoom:
+        """Return the error with the options of the smallest division that is sufficient."""
         return NoCacheRoom(self.taken, self.lack, self.remedies, self.sufficient_fraction, sufficient)
 
     def describe(self, option: str) -> str:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from paleo_lite.cli import main
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, DoesNotFit
 
 SMALL = {
     "network": "qwen3-0.6b", "gpu": "h100-sxm", "workers": 8, "prompts": 16, "samples_per_prompt": 8,
@@ -66,6 +66,18 @@ def test_advice_shards_or_divides_where_the_framework_can_do_both() -> None:
     assert {1, 8} <= {row.expert_parallel for row in verl.divisions}
     trl = ask(network="olmoe-1b-7b", framework="trl", advise=True)
     assert {(row.tensor, row.pipeline, row.expert_parallel) for row in trl.divisions} == {(1, 1, 1)}
+
+
+def test_engines_span_nodes_where_no_node_holds_the_network() -> None:
+    """NeMo-RL's recipe of DeepSeek-V3 on 256 H100 has engines of 32 devices: 1.34 TB in bf16, 60% of 680 GB a node."""
+    asked: dict[str, Any] = {
+        "gpu": "h100-sxm", "workers": 256, "prompts": 32, "samples_per_prompt": 16, "prompt_tokens": 105,
+        "response_tokens": 640, "max_tokens": 1536, "framework": "nemo-rl",
+    }  # fmt: skip
+    answer = pl.rl("deepseek-v3", **asked, advise=True)
+    assert {row.rollout_tensor for row in answer.divisions} == {32}
+    with pytest.raises(DoesNotFit, match=r"the step fits with `.*--rollout-tensor 32`"):
+        pl.rl("deepseek-v3", **asked)
 
 
 def test_advice_chooses_the_degrees_itself() -> None:

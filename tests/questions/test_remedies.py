@@ -294,3 +294,25 @@ def test_inference_that_does_not_fit_says_so_in_every_output(asked: str, fitting
         assert f"`{fitting}`" in first and ask([*words, *fitting.split()])["fits"]
     else:
         assert "not even one sample fits" in first
+
+
+@pytest.mark.parametrize(
+    ("network", "gpu", "options"),
+    [
+        ("llama-3-70b", "h100-sxm", "--tensor 2"),  # 141 GB in bf16, 84 GB usable
+        ("deepseek-v3", "h200-sxm", "--tensor 8"),  # 674 GB in fp8, 149 GB usable
+        ("llama-3.1-405b", "h100-sxm", "--weights int4 --tensor 4"),  # 812 GB in bf16, more than a node has
+    ],
+)
+def test_text_generation_names_the_group_of_devices_that_holds_it(network: str, gpu: str, options: str) -> None:
+    asked: dict[str, Any] = {"gpu": gpu, "phase": "decode"}
+    alone = pl.predict(network, **asked)
+    remedies = {remedy.options: remedy for remedy in alone.memory.remedies if remedy.fits}
+    words = dict(zip(options.split()[::2], options.split()[1::2], strict=True))
+    asked |= {name.removeprefix("--"): int(value) if value.isdigit() else value for name, value in words.items()}
+    row = pl.predict(network, **asked).rows[0]
+    assert row.fits and remedies[options].total_bytes == row.memory_bytes
+    assert remedies[options].time_ratio == pytest.approx(row.time_s / alone.time_s)
+    smaller = pl.predict(network, **{**asked, "tensor": asked["tensor"] // 2})
+    fit = smaller.memory.fits if asked["tensor"] == 2 else smaller.rows[0].fits
+    assert not fit

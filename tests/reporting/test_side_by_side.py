@@ -99,9 +99,7 @@ def test_bounds_are_not_compared_with_forecasts():
     assert found.baseline.device.id == "t4" and (first["speedup"], other["speedup_low"] is None) == (1.0, False)
     facts = dict(side_by_side_page(found).facts)
     assert "rows without a time" in facts["bounds"] and "alexnet on t4" in facts["speed-up"]
-    assert any(
-        note.startswith("arc-b580: a bound, not a forecast") for note in side_by_side_page(found).notes
-    )
+    assert any(note.startswith("arc-b580: a bound, not a forecast") for note in side_by_side_page(found).notes)
 
 
 def test_the_baseline_of_speed_ups_fits_into_its_memory():

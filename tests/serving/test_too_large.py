@@ -35,6 +35,23 @@ def test_a_refusal_names_the_smallest_tensor_parallelism_that_fits(network: str,
     assert pl.serve(network, gpu=gpu, concurrency=2, tensor=tensor, num_requests=4).tensor == tensor
 
 
+@pytest.mark.parametrize(
+    ("asked", "stages"),
+    [
+        ({"network": "deepseek-v3"}, 2),
+        ({"network": "llama-3.1-405b", "precision": "bf16"}, 2),
+        ({"network": "kimi-k2"}, 2),
+    ],
+)
+def test_a_refusal_names_pipeline_stages_where_no_node_holds_a_replica(asked: dict[str, Any], stages: int) -> None:
+    """674 GB in fp8, 812 GB in bf16 and 1.03 TB in fp8 are more than the 680 GB of a node less a tenth, and less than
+    those of two."""
+    with pytest.raises(DoesNotFit, match=rf": `--tensor 8 --pipeline {stages}` is the smallest that fits$"):
+        pl.serve(**asked, gpu="h100-sxm", concurrency=2)
+    answer = pl.serve(**asked, gpu="h100-sxm", concurrency=2, tensor=8, pipeline=stages, num_requests=4)
+    assert answer.devices == 8 * stages
+
+
 def test_the_search_of_the_highest_rate_names_the_smallest_tensor_parallelism_too() -> None:
     with pytest.raises(DoesNotFit, match=r": `--tensor 2` is the smallest that fits$"):
         pl.serve("llama-3.1-70b", gpu="h100-sxm", slo="ttft=500ms")
