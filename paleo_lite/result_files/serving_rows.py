@@ -30,55 +30,70 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     `output_total` are tokens of all requests, and `requests_asked` is the number of requests that the client was to
     send. Means of lengths, mean concurrency and time per token are computed.
     """
-    input_total, output_total = values.pop("input_total", None), values.pop("output_total", None)
+    totals = {side: values.pop(f"{side}_total", None) for side in ("input", "output")}
     at_once, requests_asked = values.pop("at_once", False), values.pop("requests_asked", None)
-    requests, duration_s = values.get("requests"), values.get("duration_s")
-    counted = ratio(requests, duration_s)
+    counted = ratio(values.get("requests"), values.get("duration_s"))
     if counted is not None and values.get("requests_per_s") == round(counted, _PRINTED_DIGITS):
         values["requests_per_s"] = counted  # printed with few digits: 0.13 of 0.1287
-    wrong = _contradicted_duration(values)
-    if wrong is not None:
-        duration_s = None  # no rate follows from it
-    computed: dict[str, Any] = {
-        "input_tokens": ratio(input_total, requests),
-        "output_tokens": ratio(output_total, requests),
-        "requests_per_s": ratio(requests, duration_s),
-        "output_tokens_per_s": ratio(output_total, duration_s),
-        "input_tokens_per_s": ratio(input_total, duration_s),
-    }
+    wrong_duration = _contradicted_duration(values)
+    _add_means(values, totals, None if wrong_duration else values.get("duration_s"))
+    row_doubts = [*doubts, *_take_time_per_token(values)]
+    if values.get("concurrency") is None:
+        whole_s = values.get("e2e_median_s") if values.get("e2e_s") is None else values["e2e_s"]
+        values["concurrency"] = product(values.get("requests_per_s"), whole_s)
+    row_doubts += _doubts_of(values, at_once) + _doubts_of_answers(values, requests_asked)
+    contradictions = [*([] if wrong_duration is None else [wrong_duration]), *_contradictions(values)]
+    row_doubts += [contradiction.sentence for contradiction in contradictions]
+    contradicted = dict.fromkeys(name for contradiction in contradictions for name in contradiction.figures)
+    findings.add("server", tuple(row_doubts), tuple(contradicted), **values)
+
+
+def _add_means(values: dict[str, Any], totals: dict[str, float | None], duration_s: float | None) -> None:
+    """Add mean lengths and rates that follow from the tokens of all requests; without a duration no rate does."""
+    requests = values.get("requests")
+    computed: dict[str, Any] = {"requests_per_s": ratio(requests, duration_s)}
+    for side, total in totals.items():
+        computed[f"{side}_tokens"] = ratio(total, requests)
+        computed[f"{side}_tokens_per_s"] = ratio(total, duration_s)
     values.update({name: value for name, value in computed.items() if values.get(name) is None})
     if values.get("tokens_per_s") is None:
         into, out = values.get("input_tokens_per_s"), values.get("output_tokens_per_s")
         values["tokens_per_s"] = None if into is None or out is None else into + out
+
+
+def _take_time_per_token(values: dict[str, Any]) -> list[str]:
+    """Add the time per token that whole requests and first tokens give, or else the reported one.
+
+    Return the doubt if they differ. The time of whole requests is added where the others are reported.
+    """
     output = values.get("output_tokens")
     steps = None if output is None or output <= 1 else output - 1
     reported, ttft_s, e2e_s = (values.get(name) for name in ("tpot_reported_s", "ttft_s", "e2e_s"))
     recomputed = None if e2e_s is None or ttft_s is None or ttft_s > e2e_s else ratio(e2e_s - ttft_s, steps)
-    row_doubts = list(doubts)
     if recomputed is not None and reported is not None and abs(reported - recomputed) > TOLERATED * recomputed:
-        row_doubts.append(
+        values["tpot_s"] = recomputed
+        return [
             f"the time per token is reported as {1e3 * reported:.4g} ms, and whole requests and first tokens give "
             f"{1e3 * recomputed:.4g} ms, which is taken"
-        )
-        values["tpot_s"] = recomputed
-    else:
-        values["tpot_s"] = recomputed if reported is None else reported
-        if e2e_s is None and reported is not None and ttft_s is not None and steps is not None:
-            values["e2e_s"] = e2e_s = ttft_s + reported * steps
-    whole_s = values.get("e2e_median_s") if e2e_s is None else e2e_s
-    if values.get("concurrency") is None:
-        values["concurrency"] = product(values.get("requests_per_s"), whole_s)
-    row_doubts += _doubts_of(values, at_once)
-    if requests is not None and requests_asked is not None and requests > requests_asked:
-        row_doubts.append(f"{requests:,g} requests were answered, and {requests_asked:,g} were to be sent: {_IS_WRONG}")
-    elif requests == 0:
-        row_doubts.append("no request was answered, so that no figure of the file can have been measured")
-    elif requests is not None and requests_asked is not None and not values.get("failed") and requests < requests_asked:
-        row_doubts.append(f"{requests_asked - requests:,g} of {requests_asked:,g} requests were not answered")
-    contradictions = _contradictions(values) if wrong is None else [wrong, *_contradictions(values)]
-    row_doubts += [contradiction.sentence for contradiction in contradictions]
-    contradicted = dict.fromkeys(name for contradiction in contradictions for name in contradiction.figures)
-    findings.add("server", tuple(row_doubts), tuple(contradicted), **values)
+        ]
+    values["tpot_s"] = recomputed if reported is None else reported
+    if e2e_s is None and reported is not None and ttft_s is not None and steps is not None:
+        values["e2e_s"] = ttft_s + reported * steps
+    return []
+
+
+def _doubts_of_answers(values: dict[str, Any], requests_asked: float | None) -> list[str]:
+    """Return the doubt about the number of answered requests, if there is one."""
+    requests = values.get("requests")
+    if requests is None:
+        return []
+    if requests_asked is not None and requests > requests_asked:
+        return [f"{requests:,g} requests were answered, and {requests_asked:,g} were to be sent: {_IS_WRONG}"]
+    if requests == 0:
+        return ["no request was answered, so that no figure of the file can have been measured"]
+    if requests_asked is not None and not values.get("failed") and requests < requests_asked:
+        return [f"{requests_asked - requests:,g} of {requests_asked:,g} requests were not answered"]
+    return []
 
 
 def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -55,17 +56,7 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
     if device is not None and defaults.vendors and device.vendor not in defaults.vendors:
         raise BadValue(f"`--engine {name}` is for devices of {' and '.join(defaults.vendors)}, not for {device.name}")
     replacements = {key: value for key, value in changes.items() if value is not None}
-    if "receive_interval" in replacements and not defaults.receive_option:
-        owners = sorted(server.name for server in SERVERS.values() if server.receive_option)
-        raise BadValue(f"`--engine-settings receive-interval` is for {' and '.join(owners)} (the engine is {name})")
-    batch_waits = {"batch_wait_iterations": "batch-wait-iterations", "batch_wait_share": "batch-wait-share"}
-    asked = [setting for key, setting in batch_waits.items() if key in replacements]
-    if asked and defaults.batch_wait_iterations is None:
-        owners = sorted(server.name for server in SERVERS.values() if server.batch_wait_iterations is not None)
-        raise BadValue(f"`--engine-settings {asked[0]}` is for {' and '.join(owners)} (the engine is {name})")
-    if "captured_sequences" in replacements and not defaults.captures_graphs:
-        owners = sorted(server.name for server in SERVERS.values() if server.captures_graphs)
-        raise BadValue(f"`--engine-settings captured-sequences` is for {' and '.join(owners)} (the engine is {name})")
+    _check_settings(defaults, replacements)
     if "max_batched_tokens" in replacements and defaults.chunked_prefill:
         replacements.setdefault("chunked_prefill", replacements["max_batched_tokens"])
     if "overhead_s" in replacements:
@@ -86,6 +77,33 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
         range_s = (shortest_s / looks, longest_s / looks)
         server = structs.replace(server, overhead_s=server.overhead_s / looks, overhead_range_s=range_s)
     return server
+
+
+class _SettingOfSome(NamedTuple):
+    """A setting that only some engines have."""
+
+    name: str  # as it is typed
+    has: Callable[[Server], bool]
+
+
+_SETTINGS_OF_SOME = {
+    "receive_interval": _SettingOfSome("receive-interval", lambda server: bool(server.receive_option)),
+    "batch_wait_iterations": _SettingOfSome(
+        "batch-wait-iterations", lambda server: server.batch_wait_iterations is not None
+    ),
+    "batch_wait_share": _SettingOfSome("batch-wait-share", lambda server: server.batch_wait_iterations is not None),
+    "captured_sequences": _SettingOfSome("captured-sequences", lambda server: server.captures_graphs),
+}
+
+
+def _check_settings(defaults: Server, replacements: Mapping[str, Any]) -> None:
+    """Raise BadValue for a setting that an engine does not have, with the engines that have it."""
+    for key, setting in _SETTINGS_OF_SOME.items():
+        if key in replacements and not setting.has(defaults):
+            owners = sorted(server.name for server in SERVERS.values() if setting.has(server))
+            raise BadValue(
+                f"`--engine-settings {setting.name}` is for {' and '.join(owners)} (the engine is {defaults.name})"
+            )
 
 
 def kernels_of(name: str) -> str:
