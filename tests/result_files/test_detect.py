@@ -515,17 +515,19 @@ def test_each_summary_of_mlperf_is_a_row(tmp_path: Path) -> None:
     assert not any("INVALID" in doubt for doubt in stream.doubts)
 
 
-def test_rates_of_two_digits_are_computed(tmp_path: Path) -> None:
-    """200 requests in 1,553.82 s, which are printed as 0.13 per second."""
+@pytest.mark.parametrize(("requests", "printed"), [(200, 0.13), (23, 0.01)])
+def test_rates_of_two_digits_are_computed(tmp_path: Path, requests: int, printed: float) -> None:
+    """200 requests in 1,553.82 s are printed as 0.13 per second, and 23 as 0.01, a third below, which is no error."""
     path = tmp_path / "report.txt"
     path.write_text(
-        "============ Serving Benchmark Result ============\nSuccessful requests:                     200\n"
-        "Benchmark duration (s):                  1553.82\nRequest throughput (req/s):              0.13\n"
+        f"============ Serving Benchmark Result ============\nSuccessful requests:                     {requests}\n"
+        f"Benchmark duration (s):                  1553.82\nRequest throughput (req/s):              {printed}\n"
         "Mean E2EL (ms):                          880409.32\n"
     )
     (row,) = read_result(path).readings
-    assert row.values["requests_per_s"] == pytest.approx(200 / 1553.82)
-    assert row.values["concurrency"] == pytest.approx(200 / 1553.82 * 880.40932)
+    assert row.values["requests_per_s"] == pytest.approx(requests / 1553.82)
+    assert row.values["concurrency"] == pytest.approx(requests / 1553.82 * 880.40932)
+    assert not any("one of them is wrong" in doubt for doubt in row.doubts)
 
 
 def test_rows_of_nccl_tests_in_a_page_have_labels_of_srun(tmp_path: Path) -> None:
