@@ -12,6 +12,7 @@ import msgspec
 
 from ..architectures import Network
 from ..architectures.catalog import is_factory
+from ..counting import GENERATION_PHASES
 from ..errors import BadFile, BadValue, PaleoError, UnknownName
 from ..progress import report as report_progress
 from .option import Options, documented_spelling, options_of
@@ -141,7 +142,10 @@ def with_usual_precision(question: Q, named: str | None = None) -> Q:
 
 
 def usual_precision(question: Any, gpu: Any) -> str:
-    """Return the usual precision: of language models and pipelines the first half precision that the device has."""
+    """Return the usual precision: of text generation and pipelines the first half precision that the device has.
+
+    Networks with an encoder and a decoder of text, such as Whisper, generate text in prefill and decode alone.
+    """
     if is_pipeline(question.network):
         return half_precision(question, gpu)
     is_name = isinstance(question.network, str) and not is_factory(question.network)
@@ -150,9 +154,10 @@ def usual_precision(question: Any, gpu: Any) -> str:
     from ..api.resolve import resolve_network, square_size
 
     size = square_size(question.image_size, question.network)
-    if not resolve_network(question.network, size, question.inputs).is_language_model:
-        return FULL_PRECISION
-    return half_precision(question, gpu)
+    generates = getattr(question, "phase", "") in GENERATION_PHASES
+    if generates or resolve_network(question.network, size, question.inputs).is_language_model:
+        return half_precision(question, gpu)
+    return FULL_PRECISION
 
 
 def half_precision(question: Any, gpu: Any) -> str:

@@ -86,7 +86,8 @@ class Predict(
     precision: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, type=TRAINING_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
-        help="Precision of the arithmetic. [default: fp32; of a language model bf16, or fp16 on a device without it]",
+        help="Precision of the arithmetic. [default: fp32; of a language model, and in prefill and decode, bf16, or "
+        "fp16 on a device without it]",
     )  # fmt: skip
     batch_size: Several[int | str] = option(
         1, group=NETWORK_GROUP, is_common=True, type=BATCH_SIZE, metavar="N|fit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from ..architectures.network import DECODER_ALONE
 from ..counting import GENERATION_PHASES
 from ..counting.kinds import USER_RULES, is_convolution, missing_rules_note, user_rules_note
 from ..counting.work import COMPILED
@@ -52,6 +53,8 @@ def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Term
     """Return the caveats of a prediction: of the network, the model, the machine's figures, and the count."""
     work, device, precision, phase = workload.unfused_work, machine.device, workload.precision, workload.phase
     notes = list(workload.network.notes)
+    if workload.engine is not None and DECODER_ALONE in notes:
+        notes.remove(DECODER_ALONE)  # an engine holds the encoder, too
     if workload.has_layers:
         notes += model.notes
     peak = machine.peak(precision)

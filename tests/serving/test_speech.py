@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from paleo_lite.architectures.network import DECODER_ALONE
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
 from paleo_lite.serving.answers import Serving
@@ -118,3 +119,13 @@ def test_an_iteration_computes_the_windows_that_its_tokens_have_positions_for() 
     # One after the other the mean is half of the last; in groups of five the first of each waits for the others.
     assert means[1600] / last[1600] == pytest.approx(21 / 40, abs=0.06)
     assert means[8192] / last[8192] == pytest.approx(5 / 8, abs=0.06)
+
+
+def test_decoding_has_one_precision_in_predict_and_serve_and_says_what_its_memory_holds() -> None:
+    """Whisper large v3 has 1.54 G parameters (its card), of which its engine holds all: 3.1 GB in bf16."""
+    under_engine = pl.predict("whisper-large-v3", gpu="h100-sxm", phase="decode")
+    layers = pl.predict("whisper-large-v3", gpu="h100-sxm", phase="decode", execution="eager")
+    assert under_engine.precision == layers.precision == "bf16"
+    assert under_engine.memory.memory.parameters_bytes == pytest.approx(2 * 1.54e9, rel=0.01)
+    assert DECODER_ALONE in layers.notes and DECODER_ALONE not in under_engine.notes
+    assert layers.memory.memory.parameters_bytes < 0.6 * under_engine.memory.memory.parameters_bytes
