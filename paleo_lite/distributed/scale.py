@@ -24,6 +24,7 @@ from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import Job, Step, as_scalar
 from .links import Topology
 from .model_parallel import check_tensor_groups, train_in_tensor_groups
+from .parallel_config import ParallelConfig
 from .settings import InputSettings, ScaledBatch, Settings
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow
@@ -112,7 +113,7 @@ def scale(
             workers=number,
             batch_size=global_batch,
             single_worker_per_s=single_worker_per_s,
-            limited_by=_limiting_factor(machines, step, ideal_s, fits, STRATEGIES[strategy].divides_blocks),
+            limited_by=_limiting_factor(machines, step, ideal_s, fits, _remaining_cause(job, settings, strategy)),
             strategy=strategy,
             fits=fits,
             bound_s=float(bound.time_s),
@@ -320,10 +321,25 @@ def predict_step(
     return msgspec.structs.replace(step, interval=(ends[0], ends[1]))
 
 
-def _limiting_factor(topology: Topology, step: Step, ideal_s: float, fits: bool | None, divides_blocks: bool) -> str:
+def _remaining_cause(job: Job, settings: Settings, strategy: str) -> str:
+    """Return the cause of what neither communication nor a step's overheads explain.
+
+    Frameworks of many devices take more time of the host per kernel than one device alone.
+    """
+    if not STRATEGIES[strategy].divides_blocks:
+        return "small batches per worker"
+    config = settings.parallel or ParallelConfig()
+    is_undivided = config.tensor * config.pipeline * config.context == 1
+    if is_undivided and job.workload.phase not in GENERATION_PHASES:
+        return "the host of the framework"
+    return "replicated work and smaller matrices"
+
+
+def _limiting_factor(topology: Topology, step: Step, ideal_s: float, fits: bool | None, remainder: str) -> str:
     """Return the largest cause of the difference between a step and its ideal time.
 
-    That is the time of a single worker for the same samples, divided by the number of workers.
+    That is the time of a single worker for the same samples, divided by the number of workers. `remainder` names the
+    cause of what the others do not explain.
     """
     if fits is False:
         return "memory: it does not fit"
@@ -331,7 +347,6 @@ def _limiting_factor(topology: Topology, step: Step, ideal_s: float, fits: bool 
     if step.exposed_s:
         slowest = min(topology.links.values(), key=lambda link: link.bandwidth_bytes_per_s * link.ppp)
         causes[f"communication over {slowest.name}"] = step.exposed_s
-    remainder = "replicated work and smaller matrices" if divides_blocks else "small batches per worker"
     causes[remainder] = step.time_s - ideal_s - sum(causes.values())
     largest = max(causes, key=lambda cause: float(causes[cause]))
     return largest if causes[largest] > NEGLIGIBLE_SHARE * step.time_s else "compute"

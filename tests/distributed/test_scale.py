@@ -443,3 +443,11 @@ def test_a_forecast_below_its_bound_says_so(network, asked, says) -> None:
     found = paleo_lite.train(network, workers=2, batch_size=32, **asked)
     assert found.rows[-1].time_s < found.rows[-1].bound_s
     assert next(note for note in found.notes if note.startswith("faster than the bound")).startswith(says)
+
+
+def test_what_limits_data_parallel_adapters_is_the_host_and_not_a_division() -> None:
+    """Eight devices divide no matrix of adapters that each has whole, and exchange 80 MB of gradients."""
+    row = paleo_lite.train("llama-2-7b", gpu="h100-sxm", workers=8, precision="bf16", lora=16).rows[-1]
+    assert row.exposed_s < 0.01 * row.time_s and row.limited_by == "the host of the framework"
+    divided = paleo_lite.train("llama-2-7b", gpu="h100-sxm", workers=8, precision="bf16", tensor=8).rows[-1]
+    assert divided.limited_by != "the host of the framework"
