@@ -18,7 +18,9 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.arguments import check_argument, check_arguments, quote_value
-from paleo_lite.errors import BadValue, PaleoError
+from paleo_lite.errors import BadValue, PaleoError, UnknownName
+from paleo_lite.questions.names import Names
+from paleo_lite.questions.records import FORMATS, TRAINING_PRECISIONS
 
 WRONG: dict[str, Any] = {
     "None": None, "1e400": 10**400, "1e5000": 10**5000, "nan": float("nan"), "[]": [], "{}": {}, "object": object(),
@@ -224,3 +226,19 @@ def test_quoted_values_are_short() -> None:
     assert quote_value(10**400) == "an integer of about 401 digits"
     assert quote_value([10**5000]) == "a list"
     assert len(quote_value("x" * 1000)) == 80
+
+
+@pytest.mark.parametrize(
+    ("category", "typed", "listed"),
+    [
+        (FORMATS, "UD-Q4_K_XL", "q4_k_xl"),  # a file of Unsloth
+        (FORMATS, "Q4_K_M", "q4_k_m"),  # as files of llama.cpp are named
+        (FORMATS, "FP8_E4M3", "fp8"),
+        (TRAINING_PRECISIONS, "BF16", "bf16"),
+        (Names("engine", ".engines.records:SERVERS"), "vLLM", "vllm"),
+    ],
+)
+def test_the_case_of_a_name_does_not_matter(category: Names, typed: str, listed: str) -> None:
+    assert category.convert(typed, None, None) == listed
+    with pytest.raises(UnknownName, match=f"{typed}x"):
+        category.convert(f"{typed}x", None, None)

@@ -20,10 +20,10 @@ from ..timing.models import CALIBRATED, PeakModel
 from ..units import format_si, parse_quantity, parse_range
 from .compare import MAX_COMPARED, find_asked_device
 from .kind import make_function
-from .names import Names, PrecisionNames
+from .names import PrecisionNames
 from .option import argument, option
 from .predict import ENGINES
-from .records import ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, TimeModelOptions
+from .records import ENGINE_GROUP, FORMATS, NETWORK_GROUP, DeviceOptions, TimeModelOptions
 from .values import INTEGER, SHAPE
 
 
@@ -46,7 +46,7 @@ class MatrixProducts(TimeModelOptions, DeviceOptions):
         help="Precision of the arithmetic.",
     )  # fmt: skip
     weights: str | None = option(
-        group=NETWORK_GROUP, type=Names("format of weights", ".formats:FORMATS"), metavar="FORMAT",
+        group=NETWORK_GROUP, type=FORMATS, metavar="FORMAT",
         help="Format in which the right operand is stored: fp8-block, nvfp4, int4, ... [default: that of the "
         "precision]",
     )  # fmt: skip

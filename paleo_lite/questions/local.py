@@ -15,6 +15,7 @@ from .option import Several, documented_spelling, option, options_of
 from .records import (
     DEVICE_GROUP,
     ENGINE_GROUP,
+    FORMATS,
     NETWORK_GROUP,
     CalibrationOptions,
     DeviceOptions,
@@ -40,7 +41,7 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
 
     weights: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, metavar="FORMAT",
-        type=Names("format of weights", ".formats:FORMATS"), spellings=("--weights", "--quantization"),
+        type=FORMATS, spellings=("--weights", "--quantization"),
         help="Format of the weights, such as q4_k_m. [default: that of the file, or the usual one of the engine]",
     )  # fmt: skip
     context: int | None = option(

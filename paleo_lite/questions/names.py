@@ -34,11 +34,17 @@ class Names(click.Choice):  # type: ignore[type-arg]
         self.case_sensitive = True
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; raise BadValue for one of earlier versions, and UnknownName for any other unknown one."""
+        """Return the name, whatever the case of its letters.
+
+        Raise BadValue for one of earlier versions, and UnknownName for any other unknown one.
+        """
         text = str(value)
         if param is not None and text == param.default:
             return text  # the default is valid: do not import the lists
         if text not in self.choices:
+            listed = next((name for name in self.choices if name.lower() == text.lower()), None)
+            if listed is not None:
+                return listed
             from .upgrade import MOVED_NAMES
 
             moved = MOVED_NAMES.get(self.category, {}).get(text)
@@ -68,11 +74,13 @@ class ListedNames(Names):
 
 
 class FormatNames(Names):
-    """A format of numbers, also under the names of vLLM and SGLang."""
+    """A format of numbers, also under the names of vLLM, SGLang and the files of Unsloth (``UD-Q4_K_XL``)."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name; raise UnknownName if there is no such format."""
-        return super().convert(_FORMATS_OF_ENGINES.get(str(value), value), param, ctx)
+        name = str(value).lower().removeprefix("ud-")
+        name = _FORMATS_OF_ENGINES.get(name, name)
+        return super().convert(name if name in self.choices else value, param, ctx)
 
 
 class StrategyNames(Names):
