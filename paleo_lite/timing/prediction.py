@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import numpy as np
 
-from ..counting import GENERATION_PHASES, Layer
+from ..counting import Layer
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import UnknownName
 from ..extras import require
@@ -19,7 +19,7 @@ from .activity import Activity
 from .answer import Answer, as_json
 from .energy import Power, power_of
 from .facility import Facility
-from .generating import cache_bytes_per_sequence, compute_bound_batch_size, tokens_per_batch
+from .generating import generation_figures, tokens_per_batch
 from .intervals import DIRECT_PRECISIONS, QUANTILES, not_below
 from .layer_rows import kernel_rows, layer_rows, sum_by_kind
 from .models import TimeModel
@@ -362,19 +362,12 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def passes_s(self) -> dict[str, float]:
         """Seconds by pass, with both gradients as ``backward``, and the overhead; they add up to the time."""
-        seconds: dict[str, float] = {}
-        for name in self.terms.passes:
-            shown = "backward" if name.startswith("backward") else name
-            seconds[shown] = seconds.get(shown, 0.0) + float(self.terms.seconds_of(name).sum())
-        return {**seconds, "overhead": self.terms.overhead_s}
+        return self.terms.passes_s
 
     @property
     def waiting_s(self) -> dict[str, float]:
         """Seconds of each of `passes_s` in which the device waits for the host."""
-        waiting_s = dict.fromkeys(self.passes_s, 0.0)
-        for name, seconds in zip(self.terms.passes, (self.terms.layers_s - self.terms.device_s).sum(axis=1)):
-            waiting_s["backward" if name.startswith("backward") else name] += float(seconds)
-        return waiting_s
+        return self.terms.waiting_s
 
     def peak_of(self, part: str, layer: int) -> PeakRate:
         """Return the peak rate of a layer's arithmetic in a pass."""
@@ -502,23 +495,10 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def generation_dict(self) -> dict[str, Any] | None:
         """Return the documented JSON of text generation; None in phases other than prefill and decode."""
-        workload = self.workload
-        if workload.network.lengths is None or self.phase not in GENERATION_PHASES:
-            return None
-        cache_bytes = cache_bytes_per_sequence(workload)
-        if self.launched is not None:
-            cache_bytes = round(self.launched.cache_bytes_per_sequence)
-        compute_bound_from = None
-        if self.phase == "decode":
-            compute_bound_from = compute_bound_batch_size(workload, self.peak.per_s, self.bandwidth_bytes_per_s)
-        return {
-            "first_token_s": self.time_s if self.phase == "prefill" else None,
-            "token_s": self.time_s if self.phase == "decode" else None,
-            "tokens_per_s_per_sequence": None if self.tokens_per_s is None else self.tokens_per_s / self.batch_size,
-            "cache_bytes_per_sequence": cache_bytes,
-            "compute_bound_from_batch": compute_bound_from,
-            "weights": workload.weights or self.precision,
-        }
+        cache_bytes = None if self.launched is None else self.launched.cache_bytes_per_sequence
+        return generation_figures(
+            self.workload, self.time_s, self.peak.per_s, self.bandwidth_bytes_per_s, cache_bytes_of_kernels=cache_bytes
+        )
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         throughput = self.throughput_per_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -89,11 +90,30 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         seconds: Seconds = self.layers_s[is_selected].sum(axis=0)
         return seconds
 
+    @property
+    def passes_s(self) -> dict[str, float]:
+        """Seconds by pass, with both gradients as ``backward``, and the overhead; they add up to the time."""
+        return {**_sum_by_shown_pass(self.passes, self.layers_s), "overhead": self.overhead_s}
+
+    @property
+    def waiting_s(self) -> dict[str, float]:
+        """Seconds of each of `passes_s` in which the device waits for the host."""
+        return {**_sum_by_shown_pass(self.passes, self.layers_s - self.device_s), "overhead": 0.0}
+
     def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float] | None:
         """Return the interval that contains the step time with the probability `level`; None without uncertainty."""
         if self.deviation is None:
             return None
         return interval_of(self.time_s, self.deviation, level)
+
+
+def _sum_by_shown_pass(passes: Sequence[str], seconds: Seconds) -> dict[str, float]:
+    """Return the sums of seconds of shape (passes, layers) by pass, with both gradients as ``backward``."""
+    sums: dict[str, float] = {}
+    for name, pass_s in zip(passes, seconds.sum(axis=1), strict=True):
+        shown = "backward" if name.startswith("backward") else name
+        sums[shown] = sums.get(shown, 0.0) + float(pass_s)
+    return sums
 
 
 TIME_LIMITS = {
