@@ -10,6 +10,7 @@ from ..machines.device import CLOCKS
 from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
 from ..timing import Prediction, describe_model
+from ..timing.layer_rows import sum_by_kind
 from ..timing.notes import slows_under_power_limit
 from ..timing.power import convolution_fraction, limited_fraction
 from ..units import format_interval, format_number, format_si, parse_quantity
@@ -40,7 +41,7 @@ def prediction_page(
     if prediction.launched is not None:
         tables.append(kernel_table(prediction))
     elif layers:
-        tables.append(_kind_table(prediction))
+        tables.append(_kind_table(prediction, layers))
         if top is not None:
             layers = sorted(layers, key=lambda row: -row["time_s"])[:top]
         if layers:
@@ -61,9 +62,11 @@ def prediction_page(
     )
 
 
-def _kind_table(prediction: Prediction) -> Table:
-    """Return time, FLOPs and bytes by kind of layer."""
-    rows = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
+def _kind_table(prediction: Prediction, layers: list[dict[str, Any]]) -> Table:
+    """Return time, FLOPs and bytes by kind of layer, of a forecast also its energy."""
+    energy_j = prediction.layers_energy_j if prediction.is_forecast else None
+    by_kind = sum_by_kind(layers, energy_j, prediction.time_s)
+    rows = [{"kind": kind, **entry} for kind, entry in by_kind.items()]
     rows += _overhead_rows(prediction, "overhead")
     total = {
         "kind": "total",
@@ -71,7 +74,7 @@ def _kind_table(prediction: Prediction) -> Table:
         "flops": prediction.flops,
         "bytes": prediction.bytes,
         "time_s": prediction.time_s,
-        "energy_j": prediction.energy_j,
+        "energy_j": prediction.energy_j if prediction.is_forecast else None,
         "share": 1.0,
     }
     columns = select_columns(
@@ -184,13 +187,14 @@ def _generation_facts(prediction: Prediction) -> list[tuple[str, str]]:
 
 def _clock_facts(prediction: Prediction) -> list[tuple[str, str]]:
     """Return the sustained clock if it differs from that of the peak: under a power limit, or on a boosting board."""
-    fraction, limit_w = prediction.sustained_fraction, prediction.device.power_w
-    clock = prediction.peak.clock
+    # The constants of an engine's kernels were measured at the clocks that devices hold.
+    if prediction.launched is not None or not slows_under_power_limit(prediction.model):
+        return []
+    clock, limit_w = prediction.peak.clock, prediction.device.power_w
     clock_hz = prediction.device.clock_hz(clock) if clock in CLOCKS else parse_quantity(clock, "Hz")  # type: ignore[arg-type]
-    if not slows_under_power_limit(prediction.model) or clock_hz is None or limit_w is None:
+    if clock_hz is None or limit_w is None:
         return []
-    if prediction.launched is not None:  # whose constants were measured at the clocks that devices hold
-        return []
+    fraction = prediction.sustained_fraction
     if abs(fraction - 1) < 0.005:
         return []
     sustained, listed = format_si(fraction * clock_hz, "Hz", 3), format_si(clock_hz, "Hz", 3)

@@ -198,7 +198,7 @@ class Answer(Result):
     @property
     def usd_per_million(self) -> float | None:
         """Cost of a million samples, pictures or output tokens in US dollars; None for a bound, and without a price."""
-        if self.price_usd_per_h is None or self.throughput_per_s is None or not self.is_forecast:
+        if not self.is_forecast or self.price_usd_per_h is None or self.throughput_per_s is None:
             return None
         return self.devices * self.price_usd_per_h / 3600 / self.throughput_per_s * 1e6
 

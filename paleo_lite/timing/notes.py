@@ -255,12 +255,13 @@ def range_notes(
     those of the answer, `workloads` the networks that it times.
     """
     notes = []
-    interval, bound_s, power_w = answer.interval, answer.bound_s, answer.power_interval_w
+    interval, bound_s = answer.interval, answer.bound_s
     is_said = any(note.startswith(FASTER_THAN_BOUND) for note in (*answer.notes, *said))
     if interval is not None and bound_s is not None and not is_said:
         notes += _notes_below_bound(answer.time_s, interval[0], bound_s, device, _why_below_bound(workloads))
     highest_w = partners_limit_w(device)
-    if power_w is not None and highest_w is not None and round(power_w[1]) > round(device.power_w or 0):
+    power_w = None if highest_w is None else answer.power_interval_w
+    if power_w is not None and round(power_w[1]) > round(device.power_w or 0):
         notes.append(
             f"{_POWER_ABOVE} ends above the {device.power_w:g} W of the data sheet: makers of cards sell "
             f"{device.name} with limits up to about {highest_w:.0f} W; `--power-limit` states that of yours"
