@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, UnknownName
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.text import clean_message, escape_csv_cell, normalize_name
+from paleo_lite.text import clean_message, escape_csv_cell, format_plural, normalize_name
 
 HOSTILE = "=1+cmd|' /C calc'!A0\x1b[31m\x00\n| a | b |\r<img src=x onerror=alert(1)>[y](javascript:alert(1))\ud800"
 
@@ -92,3 +92,8 @@ def test_a_kernel_of_a_trace_in_every_format(tmp_path, style) -> None:
 )
 def test_a_maker_is_left_out_unless_it_is_the_whole_name(name: str, normalized: str) -> None:
     assert normalize_name(name) == normalized
+
+
+def test_plurals_have_their_number_with_separators() -> None:
+    assert (format_plural(1, "kernel"), format_plural(1234, "kernel")) == ("1 kernel", "1,234 kernels")
+    assert format_plural(2, "batch") == "2 batches"

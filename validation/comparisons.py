@@ -12,14 +12,8 @@ import numpy as np
 
 from paleo_lite.calibration.accuracy import relative_errors
 from paleo_lite.errors import BadValue
-from paleo_lite.reporting.document import (
-    Column,
-    Document,
-    Table,
-    format_percent_rounded,
-    format_time_short,
-    format_yes_no,
-)
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent_rounded, format_time_short, format_yes_no
 
 COMPARISONS = {
     "serving": "serving.reproduce",

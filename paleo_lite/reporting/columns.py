@@ -12,17 +12,33 @@ from typing import Any
 
 from ..text import make_printable
 from ..units import format_interval, format_number, format_shape, format_si
-from .document import (
-    Column,
+from .document import Column
+from .formats import (
     format_3_digits,
     format_bandwidth,
     format_bytes,
     format_bytes_short,
     format_count,
+    format_dollars,
+    format_error,
+    format_exact_seconds,
+    format_exact_share,
+    format_flops,
+    format_gain,
+    format_grams,
+    format_joules,
+    format_kj,
+    format_mark,
+    format_multiple,
+    format_names,
+    format_option,
     format_percent,
     format_percent_rounded,
+    format_ratio,
     format_time,
     format_time_short,
+    format_watts,
+    format_whole_seconds,
     format_yes_no,
 )
 
@@ -54,7 +70,7 @@ def find_column(name: str, **changes: Any) -> Column:
 
 def option_column(name: str) -> Column:
     """Return the column of an option that no table has by itself: its name is its heading."""
-    return Column(name, name.replace("_", "\n"), _format_option, left=True)
+    return Column(name, name.replace("_", "\n"), format_option, left=True)
 
 
 def number_column(name: str) -> Column:
@@ -73,73 +89,6 @@ _SHORT_FORMS: dict[Callable[[Any], str], Callable[[Any], str]] = {
     format_time: format_time_short,
     format_bytes: format_bytes_short,
 }
-
-
-# Forms of values --------------------------------------------------------------------------------------------------
-
-
-def _format_energy(energy_j: float) -> str:
-    return format_si(energy_j, "J", 3)
-
-
-def _format_power(power_w: float) -> str:
-    return format_si(power_w, "W", 3)
-
-
-def _format_grams(grams: float) -> str:
-    return format_si(grams, "g", 3)
-
-
-def _format_kj(energy_j: float) -> str:
-    return format_number(energy_j / 1e3)
-
-
-def _format_ratio(ratio: float) -> str:
-    return f"{ratio:.2f}"
-
-
-def _format_multiple(ratio: float) -> str:
-    return f"{ratio:.2f}x"
-
-
-def _format_gain(gain: float) -> str:
-    return "none" if abs(gain - 1) < 0.0005 else f"{gain:.2f} x"
-
-
-def _format_error(error: float) -> str:
-    return f"{error:+.1%}"
-
-
-def _format_dollars(usd: float) -> str:
-    return f"{usd:.2f}"
-
-
-def _format_exact_seconds(seconds: float) -> str:
-    return f"{seconds:.6f}"
-
-
-def _format_option(value: object) -> str:
-    return format_number(value) if isinstance(value, float) else make_printable(str(value))
-
-
-def _format_mark(is_marked: bool) -> str:
-    return "*" if is_marked else " "
-
-
-def _format_flops(rate: float) -> str:
-    return format_si(rate, "", 3)
-
-
-def _format_exact_share(share: float) -> str:
-    return f"{share:.2%}"
-
-
-def _format_whole_seconds(seconds: float) -> str:
-    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
-
-
-def _format_names(names: Collection[str]) -> str:
-    return ", ".join(names) or "-"
 
 
 # Kinds of columns -------------------------------------------------------------------------------------------------
@@ -199,7 +148,7 @@ _QUESTION = (
     _text("time_model", "time model", "time model of the answer"),
     _text("answer", "answer", "whether the answer is a forecast or a bound"),
     _text("clock", "clock", "clock of the peak"),
-    _number("power_limit_w", "power\nlimit", "W", _format_power, "power limit of the device"),
+    _number("power_limit_w", "power\nlimit", "W", format_watts, "power limit of the device"),
     _count("batch_size", "batch", "samples of a batch; of a scaling table those of one worker or of all"),
     _count("sequence_length", "sequence\nlength", "tokens of a sequence"),
     _count("context", "context", "tokens in the KV cache"),
@@ -240,8 +189,8 @@ _RESULTS = (
     _count(
         "largest_micro_batch", "largest\nmicro-batch", "largest micro-batch that fits into the memory, of any number"
     ),
-    _number("power_w", "power", "W", _format_power, "average power of one device"),
-    _number("energy_j", "energy", "J", _format_energy, "energy of all devices for what the time is of"),
+    _number("power_w", "power", "W", format_watts, "average power of one device"),
+    _number("energy_j", "energy", "J", format_joules, "energy of all devices for what the time is of"),
     _number("usd_per_million", "USD per\nmillion", "USD", format_number, "price of a million samples or tokens"),
     _number("hours", "hours", "h", format_number, "time of the whole run"),
     _flag("in_time", "in\ntime", "whether the whole run ends before the deadline"),
@@ -249,10 +198,10 @@ _RESULTS = (
     _number("kwh", "kWh", "kWh", format_number, "energy of the devices in the whole run"),
     _number("kwh_per_million", "kWh per\nmillion", "kWh", format_3_digits, "energy of a million samples or tokens"),
     _number("site_kwh", "kWh at\nthe meter", "kWh", format_number, "energy of the whole run at the meter of the site"),
-    _number("site_energy_j", "at the\nmeter", "J", _format_energy, "energy of a step at the meter of the site"),
+    _number("site_energy_j", "at the\nmeter", "J", format_joules, "energy of a step at the meter of the site"),
     _number("token_electricity_usd", "electricity\nUSD per 1M", "USD", format_number, "electricity of 1M tokens"),
     _number("electricity_usd", "electricity\nUSD", "USD", format_number, "price of the electricity of the whole run"),
-    _number("co2_g", "CO2", "g", _format_grams, "CO2 of the electricity of the whole run"),
+    _number("co2_g", "CO2", "g", format_grams, "CO2 of the electricity of the whole run"),
     _number("speedup", "speed-up", "1", format_number, "ratio to the throughput of the first row, or of one worker"),
     _number("speedup_low", "speed-up\nfrom", "1", format_3_digits, "lower end of the 90% interval of the speed-up"),
     _number("speedup_high", "speed-up\nto", "1", format_3_digits, "upper end of the 90% interval of the speed-up"),
@@ -261,8 +210,8 @@ _RESULTS = (
     _share("memory_share", "memory\nbound", "share of the time that memory bandwidth limits", format_percent_rounded),
     _share("mfu", "MFU", "model FLOPs utilisation: FLOPs of the network per second, of the peak"),
     _time("time_per_image_s", "per picture\nor video", "time of a batch of pictures divided by their number"),
-    _number("gain", "gain", "1", _format_gain, "throughput relative to that without the change"),
-    _number("time_ratio", "time", "1", _format_multiple, "time relative to that without the remedy"),
+    _number("gain", "gain", "1", format_gain, "throughput relative to that without the change"),
+    _number("time_ratio", "time", "1", format_multiple, "time relative to that without the remedy"),
     _wrapped("limited_by", "limited by", "what limits the throughput"),
     _text("model", "based on", "what the parameters of the time model are from"),
 )
@@ -274,7 +223,7 @@ _STEPS_OF_WORKERS = (
     _time("hidden_s", "hidden\ncomm.", "communication while the device computes"),
     _time("update_s", "update", "time of the update of the weights"),
     _time("input_s", "input\nwait", "time in which a worker waits for its input"),
-    _number("device_flops_per_s", "FLOP/s\nper device", "FLOP/s", _format_flops, "FLOPs per second of one device"),
+    _number("device_flops_per_s", "FLOP/s\nper device", "FLOP/s", format_flops, "FLOPs per second of one device"),
 )
 """What a step of several workers consists of."""
 
@@ -305,7 +254,7 @@ _COUNTS = (
     _number("run_macs", "MACs\nper run", "MAC", format_si, "multiply-accumulates of one run of a part of a pipeline"),
     _bytes("bytes", "bytes", "bytes moved to and from memory"),
     _count("convolution_count", "in convolutions", "count of the convolutions"),
-    _share("convolution_share", "share of\nconvolutions", "share of the count", _format_exact_share),
+    _share("convolution_share", "share of\nconvolutions", "share of the count", format_exact_share),
     _share("share", "share", "share of the total"),
     _text("bound", "bound by", "what limits the time: compute, memory, or a fixed cost"),
     _count("launches", "launches", "launches of the kernel"),
@@ -336,21 +285,21 @@ _SERVING = (
     _share("cache_occupancy", "cache\nin use", "mean share of the KV cache that is in use"),
     _rate("output_tokens_per_s_per_gpu", "tokens/s\nper GPU", "output tokens per second of one device"),
     _rate("output_tokens_per_s_per_user", "tokens/s\nper user", "output tokens per second of one request"),
-    _number("usd_per_h", "USD/h", "USD/h", _format_dollars, "price of all devices per hour"),
+    _number("usd_per_h", "USD/h", "USD/h", format_dollars, "price of all devices per hour"),
     _number("usd_per_million_output_tokens", "USD per\n1M tokens", "USD", format_3_digits, "price of a million tokens"),
-    _number("joules_per_million_output_tokens", "kJ per\n1M tokens", "J", _format_kj, "energy of a million tokens"),
+    _number("joules_per_million_output_tokens", "kJ per\n1M tokens", "J", format_kj, "energy of a million tokens"),
     _number(
         "rate_joules_per_million_output_tokens",
         "kJ per\n1M tokens\nat rate",
         "J",
-        _format_kj,
+        format_kj,
         "energy of a million tokens at the rate",
     ),
-    _text("is_chosen", "", "`*` marks the deployment that is described", _format_mark),
+    _text("is_chosen", "", "`*` marks the deployment that is described", format_mark),
     _count("batch_limit", "batch\nlimit", "most sequences that are answered at the same time"),
     _text("prefill", "prefill pool", "replicas that compute prompts, with their devices"),
     _text("draft", "drafts", "tokens that heads of the network draft per iteration"),
-    _text("missed", "misses", "objectives that are not met", _format_names),
+    _text("missed", "misses", "objectives that are not met", format_names),
     _flag("is_on_front", "Pareto\nfront", "whether no other deployment is better in tokens/s per GPU and per user"),
     _wrapped("figure", "figure", "name of the figure"),
     _text("value", "value", "value of the figure, setting or parameter"),
@@ -388,7 +337,7 @@ _DEVICES = (
     _number("fp16_flops", "fp16\nFLOP/s", "FLOP/s", format_si, "dense peak in fp16 of the faster units"),
     _number("memory_bandwidth", "memory\nB/s", "B/s", format_si, "peak bandwidth of the memory"),
     _bytes("memory_size", "memory\nsize", "size of the memory"),
-    _number("rent_usd_per_h", "rent\nUSD/h", "USD/h", _format_dollars, "price of one device per hour"),
+    _number("rent_usd_per_h", "rent\nUSD/h", "USD/h", format_dollars, "price of one device per hour"),
     _text("cloud", "cloud", "who rents the device out"),
     _text("date", "listed", "day on which the price was listed"),
     _wrapped("note", "note", "remark on the row"),
@@ -397,8 +346,8 @@ _DEVICES = (
     _number("link_bandwidth", "bandwidth per\ndirection", "B/s", format_bandwidth, "bandwidth in one direction"),
     _text("per", "per", "what has the bandwidth: a device, a node"),
     _text("move", "transfer", "time of the transfer in the larger units"),
-    _number("move_s", "exact (s)", "s", _format_whole_seconds, "time of the transfer"),
-    _text("stands_for_link", "", "`*` marks the calibration that a link has by default", _format_mark),
+    _number("move_s", "exact (s)", "s", format_whole_seconds, "time of the transfer"),
+    _text("stands_for_link", "", "`*` marks the calibration that a link has by default", format_mark),
     _time("start_s", "start", "fixed cost of a collective operation"),
     _time("latency_s", "latency", "cost of each step of a collective operation"),
     _wrapped("platform", "measured on", "platform of the measurements"),
@@ -459,11 +408,11 @@ _PROFILES = (
     _wrapped("good", "good value", "which values are good"),
     _wrapped("remedy", "remedy", "what can be done"),
     _wrapped("remedy_options", "options of train", "options of `train` that ask for a remedy"),
-    _number("a_s", "A (s)", "s", _format_exact_seconds, "time in profile A"),
-    _number("b_s", "B (s)", "s", _format_exact_seconds, "time in profile B"),
+    _number("a_s", "A (s)", "s", format_exact_seconds, "time in profile A"),
+    _number("b_s", "B (s)", "s", format_exact_seconds, "time in profile B"),
     _number("b_minus_a_s", "B - A (s)", "s", lambda seconds: f"{seconds:+.6f}", "difference of the two times"),
     _number("b_to_a", "B / A", "1", lambda ratio: f"{ratio:.4f}", "ratio of the two times"),
-    _number("spread_s", "spread (s)", "s", _format_exact_seconds, "spread of the times of repeated runs"),
+    _number("spread_s", "spread (s)", "s", format_exact_seconds, "spread of the times of repeated runs"),
     _text("verdict", "verdict", "whether the difference is within the spread of repeated runs"),
     _text("role", "role", "what the file is for the report"),
     _wrapped("sha256", "SHA-256", "hash of the content of the file"),
@@ -496,22 +445,22 @@ _CALIBRATIONS = (
     _share("mape", "MAPE", "mean absolute relative error"),
     _share("median", "median", "median absolute relative error"),
     _share("p90_error", "90th\npercentile", "90th percentile of the absolute relative error"),
-    _share("bias", "bias", "median relative error", _format_error),
-    _share("error", "error", "relative error of the predicted time", _format_error),
+    _share("bias", "bias", "median relative error", format_error),
+    _share("error", "error", "relative error of the predicted time", format_error),
     _number("rank_correlation", "rank\ncorrelation", "1", "{:.3f}".format, "Spearman's correlation of the times"),
     _share("coverage_80", "coverage\nof 80%", "share of measurements in their 80% interval", format_percent_rounded),
     _share("coverage_90", "coverage\nof 90%", "share of measurements in their 90% interval", format_percent_rounded),
     _share("width_90", "interval\nwidth", "mean width of the 90% interval relative to the forecast"),
-    _number("sharpness_90", "ratio of\nends", "1", _format_ratio, "median ratio between the ends of the 90% interval"),
-    _number("factor", "high / low", "1", _format_ratio, "ratio between the ends of the 90% interval"),
+    _number("sharpness_90", "ratio of\nends", "1", format_ratio, "median ratio between the ends of the 90% interval"),
+    _number("factor", "high / low", "1", format_ratio, "ratio between the ends of the 90% interval"),
     _share("error_before", "error\nas shipped", "mean error of measured rows without a calibration by them"),
     _share("error_after", "error\nafter", "mean error of measured rows, each forecast by the others"),
     _share("inside_before", "within 90%\nas shipped", "share in the 90% interval as shipped", format_percent_rounded),
     _share("inside_after", "within 90%\nafter", "share in the 90% interval by the others", format_percent_rounded),
-    _number("ends_before", "ratio of ends\nas shipped", "1", _format_ratio, "ratio of the ends of the 90% interval"),
-    _number("ends_after", "ratio of ends\nafter", "1", _format_ratio, "ratio of the ends by the other rows"),
+    _number("ends_before", "ratio of ends\nas shipped", "1", format_ratio, "ratio of the ends of the 90% interval"),
+    _number("ends_after", "ratio of ends\nafter", "1", format_ratio, "ratio of the ends by the other rows"),
     _text("moved_cause", "seconds of", "cause of a part of the time, such as attention or the host"),
-    _number("cause_factor", "times", "1", _format_ratio, "factor of the seconds of a cause"),
+    _number("cause_factor", "times", "1", format_ratio, "factor of the seconds of a cause"),
     _number("deviations", "deviations", "1", "{:+.1f}".format, "how far it moved, in deviations of what was known"),
     _share("one_ppp", "one PPP", "error of a single PPP fitted to the same measurements"),
     _share("roofline", "roofline", "error of the roofline model"),
@@ -522,7 +471,7 @@ _CALIBRATIONS = (
     _number("predicted_interval", "predicted (90%)", "s", str, "predicted time with its 90% interval"),
     _flag("within", "in\ninterval", "whether the measured time lies in the interval"),
     _time("difference_s", "difference", "measured minus predicted time"),
-    _number("ratio", "measured /\npredicted", "1", _format_ratio, "ratio of the measured to the predicted time"),
+    _number("ratio", "measured /\npredicted", "1", format_ratio, "ratio of the measured to the predicted time"),
     _number("ppp", "PPP", "1", format_3_digits, "platform percent of peak: time at peak divided by the measured time"),
     _time("at_peak_s", "at peak", "time at peak: FLOPs / peak + bytes / bandwidth"),
     _wrapped("why", "likely cause", "likely cause of the error"),

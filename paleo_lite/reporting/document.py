@@ -14,57 +14,6 @@ import msgspec
 from ..errors import BadValue
 from ..result import Result
 from ..text import escape_csv_cell, make_printable
-from ..units import format_si
-
-
-def format_time(seconds: float) -> str:
-    """Return a time with up to four digits: ``12.35 ms``."""
-    return format_si(seconds, "s")
-
-
-def format_time_short(seconds: float) -> str:
-    """Return a time with up to three digits, for wide tables: ``12.3 ms``."""
-    return format_si(seconds, "s", 3)
-
-
-def format_bytes(size: float) -> str:
-    """Return a number of bytes with up to four digits: ``1.024 GB``."""
-    return format_si(size, "B")
-
-
-def format_bytes_short(size: float) -> str:
-    """Return a number of bytes with up to three digits, for wide tables: ``1.02 GB``."""
-    return format_si(size, "B", 3)
-
-
-def format_bandwidth(bytes_per_s: float) -> str:
-    """Return a bandwidth: ``480 GB/s``."""
-    return format_si(bytes_per_s, "B/s")
-
-
-def format_percent(fraction: float) -> str:
-    """Return a fraction as a percentage with one decimal: ``6.4%``; a positive fraction never reads 0."""
-    return "< 0.05%" if 0 < fraction < 5e-4 else f"{fraction:.1%}"
-
-
-def format_percent_rounded(fraction: float) -> str:
-    """Return a fraction as a percentage without decimals: ``6%``."""
-    return f"{fraction:.0%}"
-
-
-def format_count(count: float) -> str:
-    """Return a count with thousands separators: ``1,234``."""
-    return f"{count:,}"
-
-
-def format_3_digits(value: float) -> str:
-    """Return a number with three significant digits, or all digits before the point: ``0.872``, ``12.3``, ``1,271``."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
-
-
-def format_yes_no(value: object) -> str:
-    """Return ``yes`` or ``no``."""
-    return "yes" if value else "no"
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -17,14 +17,8 @@ from ..profile_analysis.steady import MIN_COVERAGE, NO_ITERATIONS
 from ..text import format_plural
 from ..units import format_si
 from .columns import find_column, option_column, select_columns
-from .document import (
-    Column,
-    Document,
-    Table,
-    format_percent,
-    format_time,
-    raw_table,
-)
+from .document import Column, Document, Table, raw_table
+from .formats import format_percent, format_time
 
 _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",

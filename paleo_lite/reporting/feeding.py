@@ -12,11 +12,8 @@ from ..timing import Prediction
 from ..units import format_rate, format_si
 from .answers import format_at_90
 from .columns import find_column, select_columns
-from .document import (
-    Document,
-    Table,
-    format_time_short,
-)
+from .document import Document, Table
+from .formats import format_time_short
 
 
 def feeding_dict(

@@ -13,7 +13,8 @@ from ..result_files.quantities import KINDS, QUANTITIES
 from ..text import format_plural
 from ..units import format_number, format_si
 from .columns import find_column, select_columns
-from .document import Column, Document, Table, format_percent, raw_table
+from .document import Column, Document, Table, raw_table
+from .formats import format_percent
 
 _TITLES = {
     "network": "network", "gpu": "GPU", "devices": "devices", "nodes": "nodes", "engine": "engine",

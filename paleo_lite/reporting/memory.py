@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .columns import find_column, part_column, select_columns
-from .document import Document, Table, format_bytes
+from .document import Document, Table
+from .formats import format_bytes
 
 if TYPE_CHECKING:
     from ..timing.memory import MemoryFit

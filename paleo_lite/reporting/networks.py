@@ -14,7 +14,8 @@ from ..timing.facility import SiteEnergy
 from ..units import format_shape, format_si
 from .answers import site_text
 from .columns import find_column, select_columns
-from .document import LINES_AROUND_ROWS, Column, Document, Table, format_count, more_note, raw_table
+from .document import LINES_AROUND_ROWS, Column, Document, Table, more_note, raw_table
+from .formats import format_count
 
 _LINES_PER_TABLE = 4
 """Lines that a further table adds to its rows."""

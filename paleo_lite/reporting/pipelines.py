@@ -13,7 +13,8 @@ from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_interval, format_number, format_si
 from .answers import format_at_90, format_power, format_shortage, price_facts, site_facts
 from .columns import find_column, part_column, select_columns
-from .document import Document, Table, format_bytes, format_percent
+from .document import Document, Table
+from .formats import format_bytes, format_percent
 from .networks import cost_facts
 from .predictions import run_fact
 

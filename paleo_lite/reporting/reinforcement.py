@@ -11,7 +11,8 @@ from ..text import format_plural
 from ..units import format_interval, format_number, format_si
 from .answers import site_text
 from .columns import find_column, select_columns
-from .document import Document, Table, format_bytes_short, format_percent, raw_table
+from .document import Document, Table, raw_table
+from .formats import format_bytes_short, format_percent
 
 SHOWN_DIVISIONS = 15
 

@@ -26,7 +26,8 @@ from ..serving.price_basis import describe_prices
 from ..text import format_plural
 from ..units import format_number, format_si
 from .columns import find_column, part_column, select_columns
-from .document import Document, Table, format_percent, format_time_short, raw_table
+from .document import Document, Table, raw_table
+from .formats import format_percent, format_time_short
 
 PERCENTAGES = (
     "cache_occupancy",

@@ -10,7 +10,8 @@ import pytest
 
 import paleo_lite
 from paleo_lite.reporting.columns import COLUMNS, GROUPS, find_column, option_column, part_column, select_columns
-from paleo_lite.reporting.document import Table, format_bytes, format_time, format_time_short
+from paleo_lite.reporting.document import Table
+from paleo_lite.reporting.formats import format_bytes, format_time, format_time_short
 from paleo_lite.sweeps.chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from paleo_lite.sweeps.rows import COLUMNS as ROW_COLUMNS
 from paleo_lite.sweeps.rows import WITH_INTERVALS

@@ -1,4 +1,4 @@
-"""Tables and documents: widths, missing values, escaping, number formats, and shortened tables."""
+"""Tables and documents: widths, missing values, escaping, and shortened tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.reporting import document
-from paleo_lite.reporting.document import Chart, Column, Document, KeyFigure, Table, format_percent
+from paleo_lite.reporting.document import Chart, Column, Document, KeyFigure, Table
+from paleo_lite.reporting.formats import format_percent
 from paleo_lite.reporting.terminal import fit_columns, format_table_lines, show_document
-from paleo_lite.text import format_plural
 
 
 def render(page: Document, style: str) -> str:
@@ -120,28 +119,6 @@ def test_markdown_has_a_heading_for_each_section() -> None:
 
 def test_csv_of_a_document_without_a_table_is_its_facts() -> None:
     assert render(Document("", [("rows", "1,000")]), "csv") == 'name,value\nrows,"1,000"\n'
-
-
-def test_one_value_in_each_format():
-    formatted = {
-        name: function(12.345678)
-        for name, function in vars(document).items()
-        if name.startswith("format_") and name not in ("format_si",)
-    }
-    assert formatted == {
-        "format_time": "12.35 s",
-        "format_time_short": "12.3 s",
-        "format_bytes": "12.35 B",
-        "format_bytes_short": "12.3 B",
-        "format_bandwidth": "12.35 B/s",
-        "format_percent": "1234.6%",
-        "format_percent_rounded": "1235%",
-        "format_count": "12.345678",
-        "format_3_digits": "12.3",
-        "format_yes_no": "yes",
-    }
-    assert (format_plural(1, "kernel"), format_plural(1234, "kernel")) == ("1 kernel", "1,234 kernels")
-    assert format_plural(2, "batch") == "2 batches"
 
 
 def test_columns_without_a_value_are_left_out():

@@ -25,7 +25,7 @@ from benchmarks.page_settle import measure
 from paleo_lite.api.serving import ADDRESS
 from paleo_lite.cli import main
 from paleo_lite.files import shipped_folder
-from paleo_lite.reporting.document import format_time_short
+from paleo_lite.reporting.formats import format_time_short
 from paleo_lite.web.wanted import WANTED
 from patience import PATIENCE_MS, PATIENCE_S
 

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
 from paleo_lite.files import shipped_folder
-from paleo_lite.reporting.document import format_time_short
+from paleo_lite.reporting.formats import format_time_short
 from paleo_lite.web import uploads as own_module
 from paleo_lite.web.uploads import FILES_AT_MOST, read_own_files
 

@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.reporting.document import format_3_digits, format_time_short
+from paleo_lite.reporting.formats import format_3_digits, format_time_short
 from paleo_lite.web import page as page_module
 from paleo_lite.web.controls import ASKED_KEY, DEVICES_KEY, NETWORK_KEY, SHOWN_KEY
 from paleo_lite.web.fields import KEY, key_of

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
 from paleo_lite.api.charted import memory_ranges
-from paleo_lite.reporting.document import format_time_short
+from paleo_lite.reporting.formats import format_time_short
 from paleo_lite.web import page as page_module
 from paleo_lite.web.cards import cards_of
 from paleo_lite.web.failures import Failure, try_call

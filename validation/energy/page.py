@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent, format_percent_rounded
 
 from ..columns import ERROR_COLUMNS
 from .forecasts import JoulesRow

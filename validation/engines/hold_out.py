@@ -25,7 +25,8 @@ from paleo_lite.engines.constants import (
 )
 from paleo_lite.engines.step import STEP
 from paleo_lite.machines import find_device
-from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent, format_percent_rounded
 from paleo_lite.timing.intervals import Z_90
 
 from ..columns import GROUP_COLUMNS, GroupErrors

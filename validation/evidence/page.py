@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
+from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.reporting.evidence import FIGURES
+from paleo_lite.reporting.formats import format_percent, format_percent_rounded
 
 from .hold_out import EvidenceErrors
 

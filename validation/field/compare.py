@@ -23,7 +23,8 @@ from paleo_lite.calibration.accuracy import interval_scores
 from paleo_lite.cli import main as command_line
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.progress import report as report_progress
-from paleo_lite.reporting.document import Column, Document, Table, format_3_digits, format_yes_no
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_3_digits, format_yes_no
 
 from ..comparisons import GROUPED, group_errors
 

@@ -21,7 +21,8 @@ from paleo_lite.progress import report
 from paleo_lite.questions.serve import traffic_of
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
-from paleo_lite.reporting.document import Column, Document, Table, format_yes_no
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_yes_no
 from paleo_lite.serving.deployment import PreparedDeployment
 from paleo_lite.serving.drafts import acceptance_of
 from paleo_lite.serving.figures import measure_figures

@@ -8,7 +8,8 @@ import msgspec
 
 from paleo_lite.calibration.accuracy import coverage, mean_error
 from paleo_lite.reporting.charts.accuracy import Pair, interval_of
-from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent, format_percent_rounded
 from paleo_lite.units import format_si
 
 from .hold_out import LayerPoint, LayerRow

@@ -12,7 +12,8 @@ import numpy as np
 from paleo_lite.calibration.accuracy import relative_errors
 from paleo_lite.engines.records import BACKENDS
 from paleo_lite.own_machines.step import DEVIATIONS_AT_90
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent
 
 from ..columns import error_columns
 from .fit import OF_OTHER_ENGINES, fit, make_constants, predict_s

@@ -20,7 +20,8 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.files import write_atomically
 from paleo_lite.reinforcement.constants import FILE, RlConstants, rl_constants
 from paleo_lite.reinforcement.step import PHASES, RlStep
-from paleo_lite.reporting.document import Column, Document, Table, format_percent_rounded
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent_rounded
 
 from ..columns import error_columns
 from .fit import RlPieces, hold_out, pieces_of, with_fit

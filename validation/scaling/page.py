@@ -7,7 +7,8 @@ from typing import Any
 
 from paleo_lite.calibration.accuracy import sharpness
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent, format_percent_rounded
 from paleo_lite.units import format_si
 
 from .clusters import HeldOutCluster

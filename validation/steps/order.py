@@ -15,7 +15,8 @@ from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, Measur
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import baseline_terms
 from paleo_lite.machines import find_device
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent
 
 SMALLEST_DIFFERENCE = 0.15
 """Smallest relative difference of two times: the order of closer times depends on the source."""

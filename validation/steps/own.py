@@ -16,7 +16,8 @@ from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import FIT_SCATTER, Prior, Traits
 from paleo_lite.calibration.suggest import choose_measurements, measuring_time_s
 from paleo_lite.calibration.validate import prior_as_fit
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent
 from paleo_lite.timing.calibrated import residual_variance, sensitivities
 from paleo_lite.timing.intervals import QUANTILES
 

@@ -16,7 +16,8 @@ from paleo_lite.calibration.measured_devices import GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.ratios import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
-from paleo_lite.reporting.document import Column, Document, Table, format_percent_rounded
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent_rounded
 from paleo_lite.timing.calibrated import CalibratedModel, sensitivities
 from paleo_lite.timing.intervals import QUANTILES
 

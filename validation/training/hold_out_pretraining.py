@@ -11,7 +11,8 @@ import numpy as np
 from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table, format_percent_rounded
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent_rounded
 from paleo_lite.timing.blocks import StackConstants
 
 from ..columns import ERROR_COLUMNS

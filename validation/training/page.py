@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_percent
 
 from ..columns import error_columns
 from .hold_out import HeldOutTraining

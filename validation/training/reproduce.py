@@ -27,7 +27,8 @@ from paleo_lite.distributed.scale import predict_step
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.machines import Machine, SourcedFigure, find_device
 from paleo_lite.machines.registry import limit_power
-from paleo_lite.reporting.document import Column, Document, Table, format_count
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.formats import format_count
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.workload import Workload
 

@@ -9,7 +9,7 @@ from ...text import format_plural
 from ...timing import Prediction
 from ...units import format_si
 from ..answers import format_at_90
-from ..document import format_percent
+from ..formats import format_percent
 from .marks import BOUNDS_LEGEND, CHARACTER_WIDTH, NUMBER_FORMAT, SI_LABELS, hollow_encoding
 from .render import GROUPS, altair, group_colour, group_of, inline_data, time_unit
 

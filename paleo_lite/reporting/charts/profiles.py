@@ -10,7 +10,7 @@ from ...profile_analysis.recorded_device import require_peak
 from ...profile_analysis.timeline import Timeline
 from ...text import format_plural, truncate
 from ...units import format_si
-from ..document import format_percent
+from ..formats import format_percent
 from .render import GROUPS, altair, group_colour, group_of, inline_data, time_unit
 from .roofline import Dot, roofline_chart
 

@@ -15,7 +15,7 @@ from ...errors import BadValue
 from ...timing import Prediction
 from ...timing.terms import seconds_by_limit
 from ...units import format_si
-from ..document import format_percent
+from ..formats import format_percent
 from .layers import prediction_subtitle
 from .marks import CHARACTER_WIDTH, NUMBER_FORMAT, SI_LABELS, AxisSpan, hollow_encoding, place_labels
 from .render import POINTS_AT_MOST, SHAPES, altair, group_colour, group_of, inline_data, log_ticks

@@ -11,7 +11,7 @@ from ...serving.outcomes import LATENCIES
 from ...sweeps.comparison import Comparison
 from ...text import format_plural
 from ...units import format_number
-from ..document import format_time_short
+from ..formats import format_time_short
 from ..side_by_side import conclusions
 from .marks import NUMBER_FORMAT, assign_colours_and_shapes, scale_of, title_of_axis
 from .render import altair, inline_data, log_ticks, time_unit

@@ -15,16 +15,9 @@ from ...text import format_plural, truncate
 from ...units import format_si
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..columns import find_column, select_columns
-from ..document import (
-    Chart,
-    Document,
-    KeyFigure,
-    ReportProvenance,
-    Table,
-    draw_chart,
-    format_percent,
-)
+from ..document import Chart, Document, KeyFigure, ReportProvenance, Table, draw_chart
 from ..efficiency import efficiency_page
+from ..formats import format_percent
 from ..kernels import kernels_page, measure_next
 from .sections import device_section, sources_section
 

@@ -14,7 +14,8 @@ from ...units import format_interval, format_number, format_si
 from ..answers import cost_of_products
 from ..columns import find_column, select_columns
 from ..devices import device_page
-from ..document import Document, KeyFigure, ReportProvenance, Table, format_bytes, format_time
+from ..document import Document, KeyFigure, ReportProvenance, Table
+from ..formats import format_bytes, format_time
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
