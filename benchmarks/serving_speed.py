@@ -10,6 +10,7 @@ from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.placement import ModelOnDevice
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 
 from .turns import Turns
@@ -30,7 +31,7 @@ def measure(repeats: int) -> list[Turns]:
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
-        deployment.prepare(traffic).run(traffic)
+        prepare(deployment, traffic).run(traffic)
         seconds.append(time.perf_counter() - start)
     contestants = {"the simulation": seconds, "the hour": [HOUR_S] * repeats}
     what = f"an hour of traffic, {len(traffic):,} requests"

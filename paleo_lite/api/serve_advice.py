@@ -38,11 +38,12 @@ from ..serving.candidates import (
     published_drafts,
     within,
 )
-from ..serving.deployment import Deployment, PreparedDeployment
+from ..serving.deployment import Deployment
 from ..serving.launch import engines_on
 from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
 from ..serving.placement import TENSOR_DEGREES, Division
+from ..serving.prepared import PreparedDeployment, prepare
 from ..serving.price_basis import choose_listings, describe_mixed, whole_instances_notes
 from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Demand, Traffic
@@ -238,7 +239,7 @@ def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tup
     if demand.rate_per_s is None and demand.concurrency is None:
         demand = msgspec.structs.replace(demand, concurrency=chosen.batch_limit * chosen.replicas)
     traffic, description = demand.traffic(limited.replicas, mixes_phases=limited.engine.mixes_phases)
-    return limited.prepare(traffic), traffic, description
+    return prepare(limited, traffic), traffic, description
 
 
 def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:

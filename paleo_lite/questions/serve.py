@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from ..serving.answers import Serving
     from ..serving.candidates import Candidate
     from ..serving.classes import RequestClass
-    from ..serving.deployment import Deployment, PreparedDeployment
+    from ..serving.deployment import Deployment
     from ..serving.placement import Division
+    from ..serving.prepared import PreparedDeployment
     from ..serving.requests import Demand, Traffic
     from ..serving.slo import Objective
     from ..sweeps.comparison import Comparison
@@ -121,9 +122,10 @@ def _simulate(
 ) -> tuple[PreparedDeployment, Serving]:
     """Return a deployment that is prepared for traffic, and the answer; raise DoesNotFit with what would fit."""
     from ..serving.answers import answer as simulated_answer
+    from ..serving.prepared import prepare
 
     with _naming_what_fits(question, deployment, traffic, listings):
-        prepared = deployment.prepare(traffic)
+        prepared = prepare(deployment, traffic)
         return prepared, simulated_answer(prepared, traffic, **described)
 
 

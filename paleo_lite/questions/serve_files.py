@@ -101,6 +101,8 @@ def write_series(question: Serve, answer: Any, path: Path) -> bytes:
 
 def _recorded(question: Serve, answer: Any) -> dict[str, Sequence[Outcome]]:
     """Return the outcomes of the replicas by pool, with their steps, of the traffic of a question."""
+    from ..serving.prepared import prepare
+
     deployment = answered_deployment(question, answer)
     traffic = traffic_of(question, deployment)
     options = msgspec.structs.replace(deployment.options, records_steps=True)
@@ -109,7 +111,7 @@ def _recorded(question: Serve, answer: Any) -> dict[str, Sequence[Outcome]]:
         prefill_options = msgspec.structs.replace(prefill.options, records_steps=True)
         prefill = msgspec.structs.replace(prefill, options=prefill_options)
     recorded = msgspec.structs.replace(deployment, options=options, prefill=prefill)
-    simulated = recorded.prepare(traffic).simulate(traffic)
+    simulated = prepare(recorded, traffic).simulate(traffic)
     if deployment.prefill is None:
         return {"replica": simulated.outcomes}
     return {"prefill": simulated.prefill, "decode": simulated.outcomes}

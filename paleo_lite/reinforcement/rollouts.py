@@ -16,10 +16,11 @@ from ..engines.kernels import ExchangeKernel
 from ..errors import BadValue
 from ..machines import Device
 from ..serving.captured_graphs import count_launches, with_launches
-from ..serving.deployment import Deployment, PreparedDeployment
+from ..serving.deployment import Deployment
 from ..serving.energy import served_activity
 from ..serving.iteration_times import ScheduledTokens
 from ..serving.outcomes import Outcome
+from ..serving.prepared import PreparedDeployment, prepare
 from ..serving.requests import Traffic
 from ..text import format_plural
 from ..timing.activity import Activity
@@ -138,7 +139,7 @@ def roll_out(
     context = prompt_tokens + float(engine_lengths.mean()) / 2
     deployment = with_rollout_host(deployment, constants, nodes, is_eager=is_eager)
     factor = kernel_factor(deployment.on_device.machine.device, constants)
-    prepared = with_slower_kernels(deployment.prepare(traffic), factor)
+    prepared = with_slower_kernels(prepare(deployment, traffic), factor)
     if is_eager:
         launch_s = constants.launch_s * (ADAPTED_LAUNCHES if has_adapters else 1)
         prepared = without_graphs(prepared, context, launch_s)
@@ -191,7 +192,7 @@ def _steady_s(prepared: PreparedDeployment, traffic: Traffic, context: float, st
     if steps_ahead:
         several = np.tile(np.arange(len(traffic)), 1 + steps_ahead)
         filled = Traffic(np.zeros(len(several)), traffic.input_tokens[several], traffic.output_tokens[several])
-        prepared = with_slower_kernels(deployment.prepare(filled), factor)
+        prepared = with_slower_kernels(prepare(deployment, filled), factor)
     tables, engine = prepared.tables, prepared.engine
     fitting = max(int(prepared.room.tokens / context), 1)
     live = min(engine.max_sequences, len(traffic) * (1 + steps_ahead), fitting)

@@ -20,6 +20,7 @@ from .candidates import (
     within,
 )
 from .deployment import Deployment
+from .prepared import prepare
 from .refine import Tried, refine
 from .requests import Demand, generate_traffic
 from .screening import Screening, left_out_of
@@ -295,9 +296,9 @@ def _prepare_pool(
         demand.inputs, demand.outputs, count=ROUNDS * largest, concurrency=largest, seed=demand.seed
     )
     if deployment.on_device.pipeline.degree > 1 or not drafts:
-        return PoolEstimate(deployment, deployment.prepare(sample), sample, batch_limits=limits)
+        return PoolEstimate(deployment, prepare(deployment, sample), sample, batch_limits=limits)
     # The tables hold the tokens that the longest draft verifies.
-    plain = deployment.prepare(sample, drafted=max(draft.tokens for draft in drafts))
+    plain = prepare(deployment, sample, drafted=max(draft.tokens for draft in drafts))
     return PoolEstimate(deployment, plain, sample, drafts, limits)
 
 

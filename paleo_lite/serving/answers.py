@@ -12,7 +12,7 @@ import msgspec
 from ..timing.answer import Answer
 from .candidates import DeploymentAdvice
 from .classes import ClassAnswer, RequestClass, answer_classes
-from .deployment import Deployment, PreparedDeployment
+from .deployment import Deployment
 from .elastic import Count, count_lives
 from .energy import draw_power_of_all
 from .figures import (
@@ -39,6 +39,7 @@ from .notes import (
 from .outcomes import share_within
 from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
+from .prepared import PreparedDeployment
 from .requests import Traffic
 from .saturation import saturate_levels
 from .steady import MeasuredSpan, steady_span, whole_span

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .causes import causes_of_iterations, causes_of_users
-from .deployment import PreparedDeployment
 from .intervals import Cause, Latencies
+from .prepared import PreparedDeployment
 from .requests import Traffic
 
 STALL_S = 10.0

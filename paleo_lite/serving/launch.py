@@ -20,7 +20,8 @@ from .drafts import find_published
 from .products import FP4_WEIGHTS, converts_weights, has_units
 
 if TYPE_CHECKING:
-    from .deployment import Deployment, PreparedDeployment
+    from .deployment import Deployment
+    from .prepared import PreparedDeployment
     from .requests import Traffic
 
 Value = str | int | float | bool | None

@@ -14,7 +14,7 @@ from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from ..units import format_hours, format_number, format_si
 from .cache import CacheRoom
-from .deployment import Deployment, PreparedDeployment, have_connector, why_apart
+from .deployment import Deployment, have_connector, why_apart
 from .elastic import Elasticity
 from .iteration_times import ScheduledTokens
 from .latencies import STALL_S
@@ -22,6 +22,7 @@ from .lengths import Lengths
 from .options import Speculation
 from .outcomes import Outcome, request_latencies
 from .prefix_cache import prefix_hit_rate
+from .prepared import PreparedDeployment
 from .requests import MAX_REQUESTS, Traffic, generators_of, requests_of_loop
 from .speech import speech_notes
 from .stores import host_link_notes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from .deployment import PreparedDeployment
 from .pools import Simulated
+from .prepared import PreparedDeployment
 from .requests import Traffic
 from .steady import MeasuredSpan, work_in
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from .deployment import PreparedDeployment
 from .outcomes import Outcome
 from .prefix_cache import BlocksOfRequests
+from .prepared import PreparedDeployment
 from .requests import Traffic
 from .steady import middle_span
 

@@ -12,9 +12,10 @@ import numpy as np
 from ..errors import BadQuantity, BadValue
 from ..units import check_positive, format_si, parse_quantity
 from .answers import Serving
-from .deployment import LEVELS, Deployment, PreparedDeployment
+from .deployment import Deployment
 from .outcomes import request_latencies, summarize
 from .pools import Simulated
+from .prepared import LEVELS, PreparedDeployment, prepare
 from .requests import Traffic
 from .saturation import saturate, saturate_levels
 
@@ -156,7 +157,7 @@ def highest_rate(
     the rate, or a lower one.
     """
     flood = traffic_at(math.inf, 1)
-    prepared = deployment.prepare(flood)
+    prepared = prepare(deployment, flood)
     saturation_per_s, _ = saturate(prepared.lasting, flood)
 
     def meets_at(rate_per_s: float) -> bool:
@@ -174,7 +175,7 @@ def highest_rate(
             high = middle
     if low < NEAR_SATURATION * saturation_per_s:
         return low
-    prepared_for_longer = deployment.prepare(traffic_at(math.inf, CONFIRMING_RUNS))  # it has longer requests, too
+    prepared_for_longer = prepare(deployment, traffic_at(math.inf, CONFIRMING_RUNS))  # it has longer requests, too
     while low > least and not meets(prepared_for_longer, objectives, traffic_at(low, CONFIRMING_RUNS)):
         low = _round_down(low / (1 + RATE_TOLERANCE))
     return low
@@ -192,7 +193,7 @@ def interval_of_highest(
     none that meets the objectives.
     """
     flood = traffic_at(math.inf, 1)
-    prepared = deployment.prepare(flood)
+    prepared = prepare(deployment, flood)
     if prepared.slowest == "expected":
         return None
     saturated = saturate_levels(prepared.lasting, flood, LEVELS)

@@ -19,10 +19,11 @@ import numpy as np
 from ..errors import DoesNotFit
 from .cache import CacheRoom
 from .candidates import Criteria, DraftChoice, PrefillChoice
-from .deployment import HANDOVER_ENDS, Deployment, PreparedDeployment, why_apart
+from .deployment import Deployment, why_apart
 from .iteration_times import IterationTimes, ScheduledTokens
 from .options import Speculation
 from .pools import simulate
+from .prepared import HANDOVER_ENDS, PreparedDeployment
 from .requests import Demand, Traffic
 from .slo import Objective
 from .timed_engine import undivided_iteration_s

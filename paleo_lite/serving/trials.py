@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from .candidates import Candidate, Criteria, DraftChoice, within
-from .deployment import Deployment, PreparedDeployment
+from .deployment import Deployment
 from .figures import measure_figures
 from .outcomes import Outcome, request_latencies, summarize
 from .pools import Simulated
+from .prepared import PreparedDeployment
 from .requests import REQUESTS_PER_USER, Demand, Traffic, generate_traffic
 from .saturation import in_progress
 from .slo import OBJECTIVES, Objective, find_missed, largest_ratio

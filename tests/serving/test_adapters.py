@@ -15,6 +15,7 @@ from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.adapters import AdapterSlots, with_adapters
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 
 NETWORK = "llama-3.1-8b"
@@ -37,13 +38,13 @@ def test_an_adapter_has_the_numbers_that_peft_counts() -> None:
 def test_slots_take_memory_of_the_cache() -> None:
     traffic = generate_traffic(Lengths(500), Lengths(100), count=20, rate_per_s=5.0)
     rooms = [
-        deployment_of(f"adapters=64,adapter-slots={slots}").prepare(with_some(traffic, 64)).room for slots in (1, 33)
+        prepare(deployment_of(f"adapters=64,adapter-slots={slots}"), with_some(traffic, 64)).room for slots in (1, 33)
     ]  # fmt: skip
     assert rooms[0].cache_bytes - rooms[1].cache_bytes == pytest.approx(32 * 2 * 41_943_040)
     assert rooms[0].memory_bytes == pytest.approx(rooms[1].memory_bytes)
     assert rooms[0].tokens - rooms[1].tokens == pytest.approx(32 * 2 * 41_943_040 / 131_072, rel=0.01)  # of a token
     with pytest.raises(DoesNotFit, match="needs fewer adapter-slots"):
-        deployment_of("adapters=1000,adapter-slots=1000,adapter-rank=128").prepare(with_some(traffic, 1000))
+        prepare(deployment_of("adapters=1000,adapter-slots=1000,adapter-rank=128"), with_some(traffic, 1000))
 
 
 def with_some(traffic: Traffic, count: int) -> Traffic:
@@ -54,7 +55,7 @@ def with_some(traffic: Traffic, count: int) -> Traffic:
 @pytest.mark.parametrize("slots", [1, 3])
 def test_a_batch_has_no_more_adapters_than_slots(slots: int) -> None:
     traffic = with_some(generate_traffic(Lengths(300), Lengths(60), count=400, rate_per_s=30.0), 8)
-    outcome = deployment_of(f"adapters=8,adapter-slots={slots}").prepare(traffic).run(traffic)[0]
+    outcome = prepare(deployment_of(f"adapters=8,adapter-slots={slots}"), traffic).run(traffic)[0]
     assert traffic.adapters is not None
     most = 0
     for time_s in outcome.admitted_s + 1e-9:
@@ -67,9 +68,9 @@ def test_a_batch_has_no_more_adapters_than_slots(slots: int) -> None:
 def test_with_a_slot_for_each_adapter_nobody_waits_for_one() -> None:
     plain = generate_traffic(Lengths(300), Lengths(60), count=400, rate_per_s=10.0)
     traffic = with_some(plain, 8)
-    outcome = deployment_of("adapters=8,adapter-slots=8").prepare(traffic).run(traffic)[0]
+    outcome = prepare(deployment_of("adapters=8,adapter-slots=8"), traffic).run(traffic)[0]
     assert outcome.adapter_loads == 8  # each is copied once
-    without = make_deployment(pl.Serve(NETWORK, gpu="h100-sxm")).prepare(plain).run(plain)[0]
+    without = prepare(make_deployment(pl.Serve(NETWORK, gpu="h100-sxm")), plain).run(plain)[0]
     waits = [float((one.admitted_s - one.arrival_s).mean()) for one in (outcome, without)]
     assert waits[0] < 1.3 * waits[1]
 

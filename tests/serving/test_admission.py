@@ -15,6 +15,7 @@ from paleo_lite.serving.admission import Admission, parse_admission
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pools import Simulated
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 
 SERVER: dict[str, Any] = {
@@ -28,7 +29,7 @@ def simulate(deployment: Deployment, traffic: Traffic, replicas: int = 1, **limi
     limited = msgspec.structs.replace(
         deployment, engine=engine, replicas=replicas, admission=Admission(**limits), router="least-loaded"
     )
-    return limited.prepare(traffic).simulate(traffic)
+    return prepare(limited, traffic).simulate(traffic)
 
 
 def crowd(count: int = 60) -> Traffic:

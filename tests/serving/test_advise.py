@@ -37,6 +37,7 @@ from paleo_lite.serving.candidates import (
     within,
 )
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import Demand, generate_traffic
 from paleo_lite.serving.saturation import saturate
 from paleo_lite.serving.slo import Missed, Objective
@@ -412,11 +413,11 @@ def test_the_estimate_of_a_wide_replica_is_what_its_simulation_sustains(
     )
     limits = (8 * degree, 32 * degree)
     traffic = generate_traffic(Lengths(1024), Lengths(512), count=3 * limits[1], concurrency=limits[1])
-    prepared = make_deployment(question).prepare(traffic)
+    prepared = prepare(make_deployment(question), traffic)
     estimates = estimate_wide([PoolEstimate(prepared.deployment, prepared, traffic, batch_limits=limits)])
     assert [estimate.batch_limit for estimate in estimates] == list(limits)
     for estimate in estimates:
-        limited = prepared.deployment.with_sequences(estimate.batch_limit).prepare(traffic)
+        limited = prepare(prepared.deployment.with_sequences(estimate.batch_limit), traffic)
         assert estimate.requests_per_s == pytest.approx(saturate(limited, traffic)[0], rel=0.06)
         assert estimate.low_requests_per_s < estimate.requests_per_s
 
@@ -426,7 +427,7 @@ def test_only_wide_replicas_that_may_be_the_best_are_simulated() -> None:
     lengths = Lengths(1000), Lengths(100)
     traffic = generate_traffic(*lengths, count=30, concurrency=10)
     deployment = make_deployment(pl.Serve("gpt-oss-20b", platform="dgx-h100", **degrees))
-    pool = PoolEstimate(deployment, deployment.prepare(traffic), traffic)
+    pool = PoolEstimate(deployment, prepare(deployment, traffic), traffic)
     usd_per_h = 16 * 6.88
     assert pool.price_usd_per_h == pytest.approx(usd_per_h)
     quick, slow = (WideEstimate(pool, 64, None, rate, rate / 2, 0.1, 0.02) for rate in (40.0, 20.0))
@@ -468,7 +469,7 @@ def test_wide_replicas_are_compared_by_the_hour() -> None:
     degrees = {"tensor": 16, "expert_parallel": 16, "attention_data_parallel": 16}
     deployment = make_deployment(pl.Serve("gpt-oss-20b", platform="dgx-h100", **degrees))
     traffic = generate_traffic(Lengths(64), Lengths(16), count=64, concurrency=16)
-    pool = PoolEstimate(deployment, deployment.prepare(traffic), traffic)
+    pool = PoolEstimate(deployment, prepare(deployment, traffic), traffic)
     quick = WideEstimate(pool, 64, None, 20.0, 18.0, 0.1, 0.01)
     roomy = WideEstimate(pool, 128, None, 15.0, 14.0, 0.1, 0.01)
     demand = Demand(Lengths(64), Lengths(16), concurrency=100)

@@ -16,6 +16,7 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.classes import RequestClass, parse_classes, with_classes
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 
 NETWORK = "llama-3.1-8b"
@@ -30,11 +31,11 @@ def test_waits_are_those_of_a_queue_with_priorities() -> None:
     """
     deployment = make_deployment(pl.Serve(NETWORK, gpu="h100-sxm", max_sequences=1))
     alone = generate_traffic(Lengths(200), Lengths(20), count=1, rate_per_s=1.0)
-    service_s = float(deployment.prepare(alone).run(alone)[0].busy_s)
+    service_s = float(prepare(deployment, alone).run(alone)[0].busy_s)
     load, share = 0.8, 0.4
     traffic = generate_traffic(Lengths(200), Lengths(20), count=20_000, rate_per_s=load / service_s)
     classes = [RequestClass("first", share=share, priority=0), RequestClass("last", share=1 - share, priority=5)]
-    outcome = deployment.prepare(traffic).run(with_classes(traffic, classes, 0))[0]
+    outcome = prepare(deployment, traffic).run(with_classes(traffic, classes, 0))[0]
     assert outcome.classes is not None
     waits_s = outcome.admitted_s - outcome.arrival_s - deployment.engine.request_overhead_s
     rest_s = load * service_s / 2
@@ -45,7 +46,7 @@ def test_waits_are_those_of_a_queue_with_priorities() -> None:
 
 def test_equal_priorities_change_nothing() -> None:
     traffic = generate_traffic(Lengths(500), Lengths(100), count=300, rate_per_s=20.0)
-    prepared = make_deployment(pl.Serve(NETWORK, gpu="h100-sxm", max_sequences=16)).prepare(traffic)
+    prepared = prepare(make_deployment(pl.Serve(NETWORK, gpu="h100-sxm", max_sequences=16)), traffic)
     classes = [RequestClass("a", priority=3), RequestClass("b", priority=3)]
     plain, divided = (prepared.run(one)[0] for one in (traffic, with_classes(traffic, classes, 0)))
     assert np.array_equal(plain.finish_s, divided.finish_s)
@@ -56,7 +57,7 @@ def test_the_least_urgent_request_is_given_up_first() -> None:
     traffic = generate_traffic(Lengths(200), Lengths(3000), count=120, rate_per_s=1000.0)
     classes = [RequestClass("urgent", priority=0), RequestClass("patient", priority=1)]
     deployment = make_deployment(pl.Serve(NETWORK, gpu="rtx4090", memory_fraction=0.85))
-    outcome = deployment.prepare(traffic).run(with_classes(traffic, classes, 0))[0]
+    outcome = prepare(deployment, traffic).run(with_classes(traffic, classes, 0))[0]
     assert outcome.preemptions and outcome.classes is not None
     urgent, patient = (outcome.finish_s[outcome.classes == number] for number in (0, 1))
     assert np.median(urgent) < np.median(patient)

@@ -14,6 +14,7 @@ from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.notes import most_sequences_that_pay
 from paleo_lite.serving.options import SimulationOptions, Speculation, make_speculation
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 
 PUBLISHED = (0.7568, 0.6011, 0.4976, 0.4113, 0.3538, 0.2980, 0.2608, 0.2229)
@@ -24,7 +25,7 @@ def pays_up_to(deployment: Deployment, speculation: Speculation) -> int:
     """Return the number of sequences up to which drafting pays."""
     drafting = msgspec.structs.replace(deployment, options=SimulationOptions(speculation=speculation))
     traffic = generate_traffic(Lengths(500), Lengths(200), count=1024, concurrency=512)
-    return most_sequences_that_pay(drafting.prepare(traffic), 600.0)
+    return most_sequences_that_pay(prepare(drafting, traffic), 600.0)
 
 
 def test_tokens_of_published_shares() -> None:

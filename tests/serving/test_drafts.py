@@ -15,6 +15,7 @@ from paleo_lite.serving.drafts import HEADS, PUBLISHED, acceptance_of
 from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.options import Speculation
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 
 R1: dict[str, Any] = {
@@ -56,9 +57,12 @@ def test_heads_take_the_time_of_a_block_once_or_per_token() -> None:
     """
     traffic = generate_traffic(Lengths(500), Lengths(100), count=16, concurrency=8)
     prepared = {
-        heads: make_deployment(
-            pl.Serve("llama-3-8b", gpu="h100-sxm", speculation={"tokens": 4, "acceptance": 0.5, "draft": heads})
-        ).prepare(traffic)
+        heads: prepare(
+            make_deployment(
+                pl.Serve("llama-3-8b", gpu="h100-sxm", speculation={"tokens": 4, "acceptance": 0.5, "draft": heads})
+            ),
+            traffic,
+        )
         for heads in ("eagle3", "parallel")
     }
     tables, block = prepared["eagle3"].tables, prepared["eagle3"].draft_tables

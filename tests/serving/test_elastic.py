@@ -19,6 +19,7 @@ from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.elastic import Count, Life, count_lives, paid_seconds
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pools import Simulated
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.startup import CAPTURE_S_PER_LAYER, COMPILE_S_PER_LAYER, PROGRAM_S, START_FACTOR, STARTS
 from paleo_lite.serving.workloads import parse_workload
@@ -28,7 +29,7 @@ NETWORK = "llama-3.1-8b"
 
 def simulate(traffic: Traffic, **options: Any) -> Simulated:
     deployment = make_deployment(pl.Serve(NETWORK, gpu="h100-sxm", **options))
-    return deployment.prepare(traffic).simulate(traffic)
+    return prepare(deployment, traffic).simulate(traffic)
 
 
 def times_of(simulated: Simulated, name: str) -> Any:
@@ -180,7 +181,7 @@ def test_sessions_find_their_prefixes_on_the_replicas_that_are_left(router: str)
         deployment = make_deployment(
             pl.Serve(NETWORK, gpu="h100-sxm", replicas=4, router=name, scaling="fail-at=20s,start=10s")
         )
-        simulated = deployment.prepare(traffic).simulate(traffic)
+        simulated = prepare(deployment, traffic).simulate(traffic)
         rates[name] = sum(outcome.found_tokens or 0 for outcome in simulated.outcomes) / traffic.input_tokens.sum()
     assert len(simulated.lives) == 5
     assert rates[router] > 1.5 * rates["round-robin"] and rates[router] > 0.5

@@ -17,10 +17,10 @@ from paleo_lite.engines.records import find_server
 from paleo_lite.machines import find_device
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.adapters import with_adapters
-from paleo_lite.serving.deployment import LEVELS
 from paleo_lite.serving.iteration_times import IterationTimes, ScheduledTokens
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.options import SimulationOptions
+from paleo_lite.serving.prepared import LEVELS, prepare
 from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.serving.timed_engine import TimedEngine
 
@@ -43,7 +43,7 @@ def test_one_simulation_ends_answers_as_one_of_each_level_does(options: dict[str
     traffic = generate_traffic(Lengths(1024, 300), Lengths(128, 60), count=300, rate_per_s=math.inf)
     if deployment.adapters is not None:
         traffic = with_adapters(traffic, deployment.adapters, seed=0)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     for level, outcomes in zip(LEVELS, prepared.flood(traffic, LEVELS)):
         for outcome, expected in zip(outcomes, prepared.run(traffic, level)):
             assert outcome.finish_s == pytest.approx(expected.finish_s, rel=1e-9)
@@ -55,7 +55,7 @@ def test_a_router_of_loads_takes_a_flood_in_turn() -> None:
     engine = msgspec.structs.replace(deployment.engine, request_overhead_s=0.0)
     deployment = msgspec.structs.replace(deployment, engine=engine)
     traffic = generate_traffic(Lengths(1024, 300), Lengths(128, 60), count=301, rate_per_s=math.inf)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     (flooded,) = prepared.flood(traffic, ["expected"])
     routed = prepared.run(traffic, "expected")  # hands requests over one by one
     ends_s = [sorted(itertools.chain.from_iterable(outcome.finish_s for outcome in each)) for each in (flooded, routed)]

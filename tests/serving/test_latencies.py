@@ -19,6 +19,7 @@ from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.intervals import Figure, half_width, join_causes, join_latencies, narrow, summarize_latencies
 from paleo_lite.serving.latencies import STALL_S, simulate_causes
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 
 
@@ -55,7 +56,7 @@ def test_first_tokens_are_less_certain_than_if_both_pools_were_off_in_the_same_d
     """
     users, answer = 64, 100
     traffic = generate_traffic(Lengths(2000), Lengths(answer), count=10 * users, concurrency=users)
-    prepared = split.prepare(traffic)
+    prepared = prepare(split, traffic)
     at_levels = {level: summarize_latencies(prepared.simulate(traffic, level)) for level in prepared.levels}
     causes = simulate_causes(prepared, traffic, at_levels)
     together, of_answers, of_prompts = (
@@ -74,7 +75,7 @@ def test_the_first_requests_of_split_pools_may_wait_for_kernels(split: Deploymen
     latencies = {}
     for requests in (20, 2000):
         traffic = generate_traffic(Lengths(500), Lengths(20), count=requests, rate_per_s=0.5)
-        prepared = split.prepare(traffic)
+        prepared = prepare(split, traffic)
         at_levels = {level: summarize_latencies(prepared.simulate(traffic, level)) for level in prepared.levels}
         causes = simulate_causes(prepared, traffic, at_levels)
         latencies[requests] = join_latencies(at_levels["expected"], causes, {})["ttft_s"]
@@ -107,7 +108,7 @@ def test_widths_are_of_the_interval_that_answers_print(pools: dict[str, str], ar
     """
     traffic = generate_traffic(Lengths(2000), Lengths(100), count=320, **arrivals)
     learned: Any = KnowsMore({FIRST_TOKEN: 0.6, TIME_PER_TOKEN: 0.3})
-    prepared = make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", **pools)).prepare(traffic)
+    prepared = prepare(make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", **pools)), traffic)
     at_levels = {level: summarize_latencies(prepared.simulate(traffic, level)) for level in prepared.levels}
     causes = simulate_causes(prepared, traffic, at_levels)
     if pools:

@@ -19,6 +19,7 @@ from paleo_lite.serving.deployment import Deployment, timer_of
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pipeline import PipelineStages, connect_stages, send_time_s, split_blocks, stage_workloads
 from paleo_lite.serving.placement import ModelOnDevice
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.serving.timer import tabulate
 from paleo_lite.timing.memory import model_bytes
@@ -115,13 +116,13 @@ def test_latency_and_throughput_of_a_pipeline(deployment: Deployment) -> None:
     pipelined = Deployment(on_device, deployment.engine)
     single = generate_traffic(*lengths, count=3, concurrency=1)
     many = generate_traffic(*lengths, count=1500, rate_per_s=float("inf"))
-    prepared = pipelined.prepare(many)
+    prepared = prepare(pipelined, many)
     (outcome,) = prepared.run(single)
     tpot_s = (outcome.finish_s - outcome.first_token_s) / (outcome.output_tokens - 1)
     # One user: every token passes all stages, which takes at least as long as on one device.
-    assert tpot_s.min() >= deployment.prepare(single).tables.decode_s(1, 200) * (1 - 1e-6)
+    assert tpot_s.min() >= prepare(deployment, single).tables.decode_s(1, 200) * (1 - 1e-6)
     (outcome,) = prepared.run(many)
-    (alone,) = deployment.prepare(many).run(many)
+    (alone,) = prepare(deployment, many).run(many)
     assert outcome.peak_blocks <= outcome.blocks
     # Four devices are at most four times as fast, but for the smaller batches that a cache of four devices allows.
     assert 2 * outcome.finish_s.max() < alone.finish_s.max() < 4 * outcome.finish_s.max()

@@ -18,11 +18,12 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving import pools
-from paleo_lite.serving.deployment import LEVELS, Deployment
+from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.fleet import Fleet
 from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.pools import run_pool
+from paleo_lite.serving.prepared import LEVELS, prepare
 from paleo_lite.serving.requests import generate_traffic
 
 COMMON: dict[str, Any] = {"gpu": "h100-sxm", "input_tokens": 1000, "output_tokens": 50, "num_requests": 40}
@@ -37,7 +38,7 @@ def split(deployment: Deployment) -> Deployment:
 @pytest.mark.parametrize("loop", [{"rate_per_s": 10.0}, {"concurrency": 8}])
 def test_every_request_is_answered_in_order(split: Deployment, loop: dict[str, Any]) -> None:
     traffic = generate_traffic(Lengths(1000), Lengths(100), count=100, **loop)
-    simulated = split.prepare(traffic).simulate(traffic)
+    simulated = prepare(split, traffic).simulate(traffic)
     assert len(simulated.outcomes) == 2 and len(simulated.prefill) == 1
     assert sum(len(outcome.finish_s) for outcome in simulated.outcomes) == 100
     for outcome in simulated.outcomes:
@@ -52,7 +53,7 @@ def test_iterations_that_are_taken_at_once_end_where_a_request_may_come(
 ) -> None:
     """Those of a replica that decodes alone are taken in one step: the answers are those of one at a time."""
     traffic = generate_traffic(Lengths(1000), Lengths(100), count=60, **loop)
-    prepared = split.prepare(traffic)
+    prepared = prepare(split, traffic)
     monkeypatch.setattr(pools, "keep", lambda traffic, times, conditions, run: run())
     at_once = prepared.simulate(traffic)
     monkeypatch.setattr(Fleet, "_limit_s", lambda *_: 0.0)
@@ -64,7 +65,7 @@ def test_iterations_that_are_taken_at_once_end_where_a_request_may_come(
 
 def test_a_closed_loop_never_has_more_requests_than_users(split: Deployment) -> None:
     traffic = generate_traffic(Lengths(500), Lengths(80), count=60, concurrency=6)
-    outcomes = split.prepare(traffic).run(traffic)
+    outcomes = prepare(split, traffic).run(traffic)
     sent = np.concatenate([outcome.arrival_s for outcome in outcomes])
     done = np.concatenate([outcome.finish_s for outcome in outcomes])
     at_work = [int(((sent <= time) & (done > time)).sum()) for time in sent]
@@ -89,7 +90,7 @@ def test_sglang_computes_no_prompt_without_a_place_in_the_decode_pool(
     prefill = msgspec.structs.replace(split, replicas=1, prefill=None, engine=server)
     pools = msgspec.structs.replace(split, replicas=1, engine=one_place, prefill=prefill)
     traffic = generate_traffic(Lengths(1000), Lengths(50), count=4, rate_per_s=float("inf"))
-    outcome = pools.prepare(traffic).run(traffic)[0]
+    outcome = prepare(pools, traffic).run(traffic)[0]
     order = np.argsort(outcome.finish_s)
     computed_after_the_answer_before = outcome.admitted_s[order][1:] >= outcome.finish_s[order][:-1]
     assert computed_after_the_answer_before.all() == waits
@@ -101,7 +102,7 @@ def test_ranks_wait_for_the_one_with_most_prompts() -> None:
     pools: dict[str, Any] = {"prefill_pool": "tensor=8,attention-data-parallel=8", "decode_pool": "tensor=8"}
     deployment = make_deployment(Serve("deepseek-r1", **question, **pools))
     traffic = generate_traffic(Lengths(1000), Lengths(2), count=64, rate_per_s=float("inf"))
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     assert prepared.prefill is not None
     pool = prepared.prefill.pool("expected")
     even_s, by_chance_s = (
@@ -174,7 +175,7 @@ def test_first_tokens_of_two_servers_are_those_that_were_measured(tokens: int) -
 
 def test_pools_that_are_asked_again_are_not_simulated_again(split: Deployment) -> None:
     traffic = generate_traffic(Lengths(1000), Lengths(10), count=8, concurrency=2)
-    prepared = split.prepare(traffic)
+    prepared = prepare(split, traffic)
     for level in LEVELS:
         assert prepared.simulate(traffic, level) is prepared.simulate(traffic, level)
     assert prepared.simulate(traffic, "low") is not prepared.simulate(traffic, "high")
@@ -224,7 +225,7 @@ COMMON_LENGTHS = {"input_tokens": 1000, "output_tokens": 64}
 def test_bytes_of_a_transfer(split: Deployment) -> None:
     """Llama 3 8B: 32 layers x 2 x 8 heads x 128 x 2 bytes are 131,072 bytes per token."""
     traffic = generate_traffic(Lengths(1000), Lengths(10), count=4, concurrency=2)
-    assert split.prepare(traffic).transfer.token_bytes == 131_072
+    assert prepare(split, traffic).transfer.token_bytes == 131_072
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_what_arrives_with_its_keys_decodes_as_all_others() -> None:
     """
     question = Serve("gpt-oss-20b", gpu="h100-sxm", prefill_pool="replicas=1", rate=1)
     traffic = generate_traffic(Lengths(1000), Lengths(3), count=3, rate_per_s=float("inf"))
-    prepared = make_deployment(question).prepare(traffic)
+    prepared = prepare(make_deployment(question), traffic)
     pool = prepared.pool("expected").that_decodes()
     outcome = run_pool(traffic, pool._replace(tiers=None)).outcomes[0]
     host_s = prepared.engine.overhead_s + 3 * prepared.engine.sequence_overhead_s

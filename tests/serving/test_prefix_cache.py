@@ -19,6 +19,7 @@ from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.prefix_cache import BlocksOfRequests, PrefixCache, PrefixesOfRequests, prefix_hit_rate
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic, read_trace
 
 SERVER = {"network": "llama-3.2-1b", "gpu": "a100-sxm-80gb"}
@@ -218,7 +219,7 @@ def test_a_waiting_request_without_room_is_looked_up_once(
     traffic = generate_traffic(Lengths(1024), Lengths(200, 50), count=40, concurrency=16)
     hashes = tuple((2 * request, 2 * request + 1) for request in range(40))
     traffic = msgspec.structs.replace(traffic, hashes=hashes, hashed_tokens=512)
-    fleet = msgspec.structs.replace(deployment, replicas=2, router="prefix").prepare(traffic)
+    fleet = prepare(msgspec.structs.replace(deployment, replicas=2, router="prefix"), traffic)
     room = msgspec.structs.replace(fleet.room, blocks=4 * 1300 // fleet.room.block_tokens)
     outcomes = msgspec.structs.replace(fleet, room=room).run(traffic)
     preemptions = sum(outcome.preemptions for outcome in outcomes)

@@ -13,6 +13,7 @@ import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.serving.routers import ROUTERS, router_generator
 from paleo_lite.serving.workloads import parse_workload
@@ -119,7 +120,7 @@ def test_the_seed_of_a_question_is_that_of_a_random_router(tmp_path: Path) -> No
 def test_replicas_that_decode_are_chosen_without_prefixes(router: str, decoding: str) -> None:
     """A router of prefixes finds none where prompts come computed; one in turn or at random needs none."""
     question = pl.Serve("llama-3.1-8b", gpu="h100-sxm", prefill_pool="replicas=2", router=router, rate=1)
-    prepared = make_deployment(question).prepare(generate_traffic(Lengths(100), Lengths(2), count=2, rate_per_s=1.0))
+    prepared = prepare(make_deployment(question), generate_traffic(Lengths(100), Lengths(2), count=2, rate_per_s=1.0))
     assert prepared.pool("expected").that_decodes().router == decoding
 
 

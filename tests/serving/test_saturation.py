@@ -14,6 +14,7 @@ import paleo_lite as pl
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.saturation import _begin_anywhere, _repeat_sessions, in_progress, saturate
 from paleo_lite.serving.workloads import parse_workload
@@ -39,8 +40,8 @@ def test_prompts_of_which_no_two_begin_alike_are_answered_at_the_rate_of_any_oth
     traffic = generate_traffic(Lengths(1024), Lengths(32), count=80, rate_per_s=1.0)
     apart = msgspec.structs.replace(traffic, hashes=tuple((2 * number, 2 * number + 1) for number in range(80)))
     deployment = deployment.with_sequences(16)
-    expected = saturate(deployment.prepare(traffic), traffic)
-    assert saturate(deployment.prepare(apart), apart) == pytest.approx(expected, rel=0.01)
+    expected = saturate(prepare(deployment, traffic), traffic)
+    assert saturate(prepare(deployment, apart), apart) == pytest.approx(expected, rel=0.01)
 
 
 def test_a_few_prompts_have_the_rate_of_as_many_as_wanted(deployment: Deployment) -> None:
@@ -51,7 +52,7 @@ def test_a_few_prompts_have_the_rate_of_as_many_as_wanted(deployment: Deployment
         traffic = generate_traffic(Lengths(1024), Lengths(32), count=count, rate_per_s=1.0)
         hashes = tuple((2 * (number // 3), 2 * (number // 3) + 1) for number in range(count))
         hashed = msgspec.structs.replace(traffic, hashes=hashes)
-        rates.append(saturate(deployment.prepare(hashed), hashed)[0])
+        rates.append(saturate(prepare(deployment, hashed), hashed)[0])
     assert rates[0] == pytest.approx(rates[1], rel=0.05)
 
 
@@ -68,10 +69,10 @@ def test_the_rate_is_that_of_the_long_run() -> None:
     for deviation in (0.0, 300.0):
         lengths = Lengths(1024, deviation)
         traffic = generate_traffic(lengths, lengths, count=2500, rate_per_s=1.0)
-        rates[deviation] = saturate(deployment.prepare(traffic), traffic)[0]
+        rates[deviation] = saturate(prepare(deployment, traffic), traffic)[0]
     assert rates[0.0] == pytest.approx(rates[300.0], rel=0.03)
     crowd = generate_traffic(lengths, lengths, count=2500, rate_per_s=1.1 * rates[300.0], seed=1)
-    finish_s = np.sort(deployment.prepare(crowd).run(crowd)[0].finish_s)
+    finish_s = np.sort(prepare(deployment, crowd).run(crowd)[0].finish_s)
     answered_per_s = 1000 / (finish_s[2000] - finish_s[1000])
     assert rates[300.0] == pytest.approx(answered_per_s, rel=0.03)
 
@@ -91,14 +92,14 @@ def test_prompts_that_are_cached_are_answered_at_the_rate_of_cached_ones(deploym
     deployment = deployment.with_sequences(32)
     known = msgspec.structs.replace(deployment, options=cached)
     hashed = msgspec.structs.replace(traffic, hashes=((1, 2, 3, 4),) * 400)
-    expected, _ = saturate(known.prepare(traffic), traffic)
-    assert saturate(deployment.prepare(hashed), hashed)[0] == pytest.approx(expected, rel=0.1)
+    expected, _ = saturate(prepare(known, traffic), traffic)
+    assert saturate(prepare(deployment, hashed), hashed)[0] == pytest.approx(expected, rel=0.1)
 
 
 def test_the_first_answers_are_those_of_the_whole_simulation(deployment: Deployment) -> None:
     """A fleet that stops after some answers knows all that end no later, and has not simulated all others."""
     traffic = msgspec.structs.replace(sessions(turns=3, count=240), concurrency=24)
-    fleet = msgspec.structs.replace(deployment, replicas=3, router="prefix").prepare(traffic)
+    fleet = prepare(msgspec.structs.replace(deployment, replicas=3, router="prefix"), traffic)
     whole, stopped = (
         np.sort(np.concatenate([outcome.finish_s for outcome in fleet.run(traffic, answers=answers)]))
         for answers in (None, 100)
@@ -150,9 +151,9 @@ def test_a_server_of_many_places_sustains_its_rate_under_a_crowd(places: int) ->
     deployment = make_deployment(pl.Serve("llama-3-8b", gpu="h200-sxm", max_sequences=places))
     traffic = generate_traffic(Lengths(64), Lengths(64), count=500, rate_per_s=1.0)
     crowd = generate_traffic(Lengths(64), Lengths(64), count=40_000, rate_per_s=450.0, seed=1)
-    finish_s = np.sort(deployment.prepare(crowd).run(crowd)[0].finish_s)
+    finish_s = np.sort(prepare(deployment, crowd).run(crowd)[0].finish_s)
     answered_per_s = 20_000 / (finish_s[35_000] - finish_s[15_000])
-    assert saturate(deployment.prepare(traffic), traffic)[0] == pytest.approx(answered_per_s, rel=0.04)
+    assert saturate(prepare(deployment, traffic), traffic)[0] == pytest.approx(answered_per_s, rel=0.04)
 
 
 def test_answers_in_step_above_the_saturation_rate_get_a_note() -> None:

@@ -1,6 +1,6 @@
 """Conservation, limits and reproducibility of the simulation.
 
-Tests: serving/deployment.py.
+Tests: serving/deployment.py, serving/prepared.py.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from paleo_lite.distributed.links import device_link
 from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.records.record import Server
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.serving.deployment import Deployment, PreparedDeployment
+from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.options import SimulationOptions, Speculation
 from paleo_lite.serving.outcomes import Outcome
 from paleo_lite.serving.placement import tensor_group
 from paleo_lite.serving.pools import MOST_KEPT, simulate
+from paleo_lite.serving.prepared import PreparedDeployment, prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.simulator import Replica
 
 
 def run(deployment: Deployment, traffic: Traffic) -> tuple[PreparedDeployment, Outcome]:
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     return prepared, prepared.run(traffic)[0]
 
 
@@ -101,7 +102,7 @@ def test_users_begin_again_together_after_the_requests_of_a_benchmark(deployment
     traffic = generate_traffic(Lengths(100, 20), Lengths(20, 5), count=650, concurrency=30)
     fleet = msgspec.structs.replace(deployment, replicas=2, router="least-loaded")
     for each in (deployment, fleet):
-        outcomes = each.prepare(traffic).run(traffic)
+        outcomes = prepare(each, traffic).run(traffic)
         sent, done = (
             np.sort(np.concatenate([getattr(outcome, field) for outcome in outcomes]))
             for field in ("arrival_s", "finish_s")
@@ -180,7 +181,7 @@ def test_nothing_waits_for_others_where_nothing_decodes(deployment: Deployment) 
 
 def test_a_full_cache_preempts_and_answers_everything(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(100), Lengths(400), count=60, rate_per_s=float("inf"))
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     small = msgspec.structs.replace(prepared.room, blocks=200)  # room for 6 of the 60 requests at their full length
     vllm = simulate(traffic, prepared.tables, small, prepared.engine)
     assert vllm.preemptions > 0 and vllm.peak_blocks <= 200 and np.isfinite(vllm.finish_s).all()
@@ -194,7 +195,7 @@ def test_a_full_cache_preempts_and_answers_everything(deployment: Deployment) ->
 
 def test_a_request_larger_than_the_cache(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(100), Lengths(400), count=2, rate_per_s=1.0)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     with pytest.raises(DoesNotFit, match="400 output tokens"):
         simulate(traffic, prepared.tables, msgspec.structs.replace(prepared.room, blocks=10), prepared.engine)
 
@@ -246,7 +247,7 @@ def test_a_request_waits_until_the_scheduler_knows_it(deployment: Deployment, pr
     """
     plain = without_delays(deployment.engine)
     traffic = Traffic(np.array([0.0, 0.0]), np.array([prompt, 100]), np.array([400, 10]))
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     tables, room = prepared.tables, prepared.room
     first = simulate(
         Traffic(traffic.arrival_s[:1], traffic.input_tokens[:1], traffic.output_tokens[:1]), tables, room, plain
@@ -266,7 +267,7 @@ def test_a_request_waits_until_the_scheduler_knows_it(deployment: Deployment, pr
 def test_users_of_a_closed_loop_do_not_stay_in_step(deployment: Deployment) -> None:
     """All prompts of 8 users fit into an iteration; after some rounds fewer than all are computed together."""
     traffic = Traffic(np.zeros(400), np.full(400, 900), np.full(400, 100), concurrency=8)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     engine = prepared.engine
     assert engine.max_batched_tokens >= 8 * 900
     in_step = simulate(traffic, prepared.tables, prepared.room, without_delays(engine))
@@ -295,7 +296,7 @@ def test_a_closed_loop_never_has_more_requests_than_users(deployment: Deployment
 
 def test_a_prefix_cache_spares_computing_and_blocks(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(1000), Lengths(50), count=100, rate_per_s=5.0)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     plain = simulate(traffic, prepared.tables, prepared.room, prepared.engine)
     cached = simulate(traffic, prepared.tables, prepared.room, prepared.engine, SimulationOptions(prefix_hit_rate=0.5))
     assert cached.computed_tokens == plain.computed_tokens / 2
@@ -309,15 +310,15 @@ def test_speculation_decodes_the_expected_tokens_per_iteration(deployment: Deplo
     assert speculation.tokens_per_iteration == pytest.approx(3.3616)
     deployment = msgspec.structs.replace(deployment, options=SimulationOptions(speculation=speculation))
     traffic = generate_traffic(Lengths(100), Lengths(1001), count=1, rate_per_s=1.0)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     outcome = prepared.run(traffic)[0]
     assert outcome.iterations == pytest.approx(1 + 1000 / 3.3616, abs=1)
 
 
 def test_replicas_share_the_requests(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(500), Lengths(100), count=200, rate_per_s=float("inf"))
-    one = deployment.prepare(traffic).run(traffic)[0]
-    two = msgspec.structs.replace(deployment, replicas=2).prepare(traffic).run(traffic)
+    one = prepare(deployment, traffic).run(traffic)[0]
+    two = prepare(msgspec.structs.replace(deployment, replicas=2), traffic).run(traffic)
     assert len(two) == 2 and max(outcome.finish_s.max() for outcome in two) < one.finish_s.max()
 
 
@@ -352,7 +353,7 @@ def test_many_chunks_of_a_prompt_take_as_long_together_as_one_by_one(
     _, together = run(deployment, traffic)
     monkeypatch.setattr("paleo_lite.serving.simulator.LEAST_TOGETHER", 10**9)
     other = generate_traffic(Lengths(600, 200), Lengths(30, 10), count=12, rate_per_s=1.0)
-    prepared = deployment.prepare(other)
+    prepared = prepare(deployment, other)
     one_by_one = simulate(other, prepared.tables, prepared.room, prepared.engine, answers=len(other))
     assert together.finish_s == pytest.approx(one_by_one.finish_s, rel=1e-3)
     assert together.first_token_s == pytest.approx(one_by_one.first_token_s, rel=1e-3)
@@ -383,7 +384,7 @@ def test_a_simulation_is_run_once(deployment: Deployment) -> None:
     one, same, other = (
         generate_traffic(Lengths(200, 50), Lengths(40), count=50, rate_per_s=5.0, seed=seed) for seed in (1, 1, 2)
     )
-    prepared = deployment.prepare(one)
+    prepared = prepare(deployment, one)
     (first,) = prepared.run(one)
     assert prepared.run(same)[0] is first
     assert (prepared.run(other)[0].finish_s != first.finish_s).all()
@@ -396,7 +397,7 @@ def test_a_simulation_is_run_once(deployment: Deployment) -> None:
 def test_the_simulations_of_all_replicas_are_kept(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = msgspec.structs.replace(deployment, replicas=20)
     traffic = generate_traffic(Lengths(20), Lengths(4), count=100, rate_per_s=70.0)
-    prepared = fleet.prepare(traffic)
+    prepared = prepare(fleet, traffic)
     first = prepared.run(traffic)
     assert all(again is before for again, before in zip(prepared.run(traffic), first))
     monkeypatch.setattr("paleo_lite.serving.pools.KEPT_REQUESTS", 90)
@@ -406,7 +407,7 @@ def test_the_simulations_of_all_replicas_are_kept(deployment: Deployment, monkey
 
 def test_a_simulation_may_end_with_the_first_answers(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(100), Lengths(20, 10), count=40, concurrency=4)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     (whole,), (part,) = prepared.run(traffic), prepared.run(traffic, answers=25)
     known = np.isfinite(part.finish_s)
     first_s = np.sort(whole.finish_s)[: known.sum()]
@@ -416,7 +417,7 @@ def test_a_simulation_may_end_with_the_first_answers(deployment: Deployment) -> 
 
 def test_the_last_simulations_are_kept(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(20), Lengths(4), count=5, rate_per_s=5.0)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     (first,) = prepared.run(traffic)
     for seed in range(MOST_KEPT):
         prepared.run(generate_traffic(Lengths(20), Lengths(4), count=5, rate_per_s=4.0, seed=seed))
@@ -426,7 +427,7 @@ def test_the_last_simulations_are_kept(deployment: Deployment) -> None:
 def test_a_replica_that_is_fed_owes_the_tokens_of_prompts_until_they_are_computed(deployment: Deployment) -> None:
     """What a gateway asks: prompts in waiting, and blocks in use or expected, which are all given back at the end."""
     traffic = generate_traffic(Lengths(800, 300), Lengths(200, 80), count=50, rate_per_s=float("inf"))
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     replica = Replica(traffic, prepared.at_level("expected"), prepared.room, is_fed=True)
     assert replica.expect(0) and replica.waiting_requests == 1
     assert replica.expected_blocks == -(-(int(traffic.input_tokens[0]) + 1) // prepared.room.block_tokens)

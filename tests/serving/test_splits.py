@@ -21,6 +21,7 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.deployment import why_apart
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.saturation import saturate
 from paleo_lite.serving.splits import PoolEstimate, _fill
@@ -158,8 +159,9 @@ def test_the_estimate_of_a_pair_is_what_its_simulation_sustains(
     engine: str, pools: dict[str, str], lengths: tuple[int, int]
 ) -> None:
     """The first and third pair are limited by decoding, the second by prompts."""
-    prepared = make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", engine=engine, precision="fp8", **pools)).prepare(
-        traffic := generate_traffic(*map(Lengths, lengths), count=600, concurrency=200)
+    prepared = prepare(
+        make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", engine=engine, precision="fp8", **pools)),
+        traffic := generate_traffic(*map(Lengths, lengths), count=600, concurrency=200),
     )
     assert prepared.prefill is not None
     prompts = PoolEstimate(prepared.prefill.deployment, prepared.prefill, traffic)
@@ -178,7 +180,7 @@ def test_prompts_are_kept_until_they_are_read() -> None:
         "gpu": "h200-sxm", "weights": "fp8", "prefill_pool": "gpu=h100-sxm", "decode_pool": "tensor=4",
     }  # fmt: skip
     traffic = generate_traffic(Lengths(3000), Lengths(20), count=60, rate_per_s=50.0)
-    prepared = make_deployment(pl.Serve("llama-3.3-70b", **asked)).prepare(traffic)
+    prepared = prepare(make_deployment(pl.Serve("llama-3.3-70b", **asked)), traffic)
     assert prepared.prefill is not None and 3000 < prepared.prefill.room.tokens < 6000
     simulated = prepared.simulate(traffic)
     prompts = simulated.prefill[0]
@@ -196,7 +198,7 @@ def test_prompts_are_kept_until_they_are_read() -> None:
 def test_saturation_is_of_whole_answers() -> None:
     """Answers of users who drift apart are shorter in the first round only: others have 500 tokens."""
     traffic = generate_traffic(Lengths(100), Lengths(500), count=80, concurrency=40)
-    prepared = make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", max_sequences=32)).prepare(traffic)
+    prepared = prepare(make_deployment(pl.Serve("llama-3-8b", gpu="h100-sxm", max_sequences=32)), traffic)
     requests_per_s, tokens_per_s = saturate(prepared, traffic)
     assert tokens_per_s / requests_per_s == pytest.approx(500)
     assert traffic.output_tokens[:40].max() < 500 and set(traffic.counted.tolist()) == set(range(40, 80))

@@ -16,6 +16,7 @@ import paleo_lite as pl
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.notes import front_end_notes, queue_notes, unsteady_notes
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.serving.steady import MeasuredSpan, steady_span, whole_span, work_in
 
@@ -144,7 +145,7 @@ def test_pools_are_busier_under_more_load() -> None:
 
 def test_work_of_the_whole_simulation_is_that_of_its_counters() -> None:
     traffic = generate_traffic(Lengths(300), Lengths(200), count=3000, rate_per_s=10.0)
-    outcome = make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm")).prepare(traffic).run(traffic)[0]
+    outcome = prepare(make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm")), traffic).run(traffic)[0]
     whole = whole_span([outcome])
     work = work_in([outcome], whole)
     assert (work.busy_s, work.sequence_s) == pytest.approx((outcome.busy_s, outcome.sequence_s))
@@ -159,7 +160,7 @@ def test_work_of_the_whole_simulation_is_that_of_its_counters() -> None:
 def test_without_a_known_capacity_answers_are_counted() -> None:
     """Between the time at which half of the answers have come back, and the last arrival."""
     traffic = generate_traffic(Lengths(300), Lengths(200), count=400, rate_per_s=10.0)
-    outcome = make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm")).prepare(traffic).run(traffic)[0]
+    outcome = prepare(make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm")), traffic).run(traffic)[0]
     span = steady_span([outcome], 10.0, None)
     assert span.end_s == outcome.arrival_s.max()
     assert span.start_s - outcome.arrival_s.min() == pytest.approx(np.median(outcome.finish_s - outcome.arrival_s))

@@ -17,6 +17,7 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.iteration_times import ScheduledTokens
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.prefix_cache import Tier
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.simulator import Replica
 from paleo_lite.serving.stores import host_bytes_per_s, make_stores
@@ -95,8 +96,9 @@ def test_sglang_computes_a_block_while_the_next_one_is_read(engine: str, is_over
 
     Of a prompt of 1,024 tokens the host has two blocks of 512, of which each is read in a time or in none.
     """
-    prepared = make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm", engine=engine, concurrency=1)).prepare(
-        generate_traffic(Lengths(1024), Lengths(1), count=1, concurrency=1)
+    prepared = prepare(
+        make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm", engine=engine, concurrency=1)),
+        generate_traffic(Lengths(1024), Lengths(1), count=1, concurrency=1),
     )
     assert prepared.engine.overlaps_host_reads == is_overlapped
     traffic = Traffic(np.zeros(1), np.array([1024]), np.array([1]), hashes=((1, 2),), hashed_tokens=512)

@@ -10,6 +10,7 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.prefix_cache import prefix_hit_rate
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.serving.workloads import HASHED_TOKENS, parse_workload
 
@@ -72,12 +73,12 @@ def test_more_clients_than_requests_under_way_take_turns() -> None:
 def test_after_a_barrier_no_session_is_a_turn_ahead(deployment: Deployment) -> None:
     """SGLang's bench_multiturn with --enable-round-barrier: the second turns begin when all first ones are answered."""
     traffic = make("conversation:turns=3,clients=6,barrier=1,output=8", 18, None, 2)
-    outcome = deployment.prepare(traffic).run(traffic)[0]
+    outcome = prepare(deployment, traffic).run(traffic)[0]
     turns = np.arange(18) % 3
     for turn in (1, 2):
         assert outcome.arrival_s[turns == turn].min() >= outcome.finish_s[turns == turn - 1].max()
     free = make("conversation:turns=3,clients=6,output=8", 18, None, 2)
-    ahead = deployment.prepare(free).run(free)[0]
+    ahead = prepare(deployment, free).run(free)[0]
     assert ahead.arrival_s[turns == 1].min() < ahead.finish_s[turns == 0].max()
 
 

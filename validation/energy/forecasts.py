@@ -18,6 +18,7 @@ from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.energy import drawn_by, served_activity
 from paleo_lite.serving.iteration import with_fitted_host
 from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 from paleo_lite.timing.activity import Activity
 from paleo_lite.timing.energy import EnergyModel
@@ -111,7 +112,7 @@ def _timed_server(power: MeasuredPower, server: PublishedServer, levels: Sequenc
     deployment = _deploy(server)
     lengths = Lengths(round(server.input_tokens)), Lengths(round(server.output_tokens))
     traffic = generate_traffic(*lengths, count=ROUNDS * server.concurrency, concurrency=server.concurrency, seed=0)
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     runs = {}
     for level in levels:
         outcomes = prepared.run(traffic, level)

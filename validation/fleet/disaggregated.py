@@ -22,12 +22,12 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.causes import POOL_ENDS
-from paleo_lite.serving.deployment import PreparedDeployment
 from paleo_lite.serving.drafts import acceptance_of
 from paleo_lite.serving.intervals import join_causes, make_figure, widen
 from paleo_lite.serving.latencies import STALL_S
 from paleo_lite.serving.lengths import Lengths
 from paleo_lite.serving.outcomes import request_latencies
+from paleo_lite.serving.prepared import PreparedDeployment, prepare
 from paleo_lite.serving.requests import Traffic, generate_traffic
 from paleo_lite.timing.intervals import Z_90
 
@@ -208,7 +208,7 @@ def _prepare(recipe: Recipe) -> PreparedDeployment:
     traffic = _traffic(recipe)
     # Of fewer users the longest request may be longer than that of these.
     traffic.input_tokens[0], traffic.output_tokens[0] = recipe.input_tokens, recipe.output_tokens
-    return make_deployment(question).prepare(traffic)
+    return prepare(make_deployment(question), traffic)
 
 
 def _settings(recipe: Recipe, pool: str) -> dict[str, Any]:

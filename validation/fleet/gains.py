@@ -23,11 +23,11 @@ from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.reporting.formats import format_yes_no
-from paleo_lite.serving.deployment import PreparedDeployment
 from paleo_lite.serving.drafts import acceptance_of
 from paleo_lite.serving.figures import measure_figures
 from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.pools import Simulated
+from paleo_lite.serving.prepared import PreparedDeployment, prepare
 from paleo_lite.serving.requests import Traffic
 
 from ..tables import rows_of
@@ -293,7 +293,7 @@ def _simulate(question: Serve, stages: Stages) -> Simulation:
             for number, (rate, seconds) in enumerate(stages)
         ]
         traffic = msgspec.structs.replace(traffic, arrival_s=np.concatenate(arrival_s))
-    prepared = deployment.prepare(traffic)
+    prepared = prepare(deployment, traffic)
     return Simulation(prepared, traffic, prepared.simulate(traffic))
 
 
