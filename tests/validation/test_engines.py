@@ -179,9 +179,14 @@ def test_a_constant_without_evidence_stays_typical_and_uncertain() -> None:
     sizes = np.geomspace(64, 8192, 200)
     shapes = {"m": sizes, "n": sizes, "k": sizes, "weight_bytes": 2.0, "operand_bytes": 2.0}
     fitted = fit_cell(synthetic("products", theta, shapes))
-    last, prior = list(KERNEL_CLASSES["products"].parameters).index("quantisation"), PRIORS["products"]
-    assert fitted.theta[last] == pytest.approx(np.log(prior.typical[last]), abs=0.01)
-    assert fitted.deviation[last] > 0.9 * prior.deviation[last] > 4 * fitted.deviation[0]
+    last, prior = list(KERNEL_CLASSES["products"].parameters).index("quantisation"), PRIORS["products"]["quantisation"]
+    assert fitted.theta[last] == pytest.approx(np.log(prior.typical), abs=0.01)
+    assert fitted.deviation[last] > 0.9 * prior.deviation > 4 * fitted.deviation[0]
+
+
+def test_something_is_expected_of_every_constant() -> None:
+    expected = {name: set(constants) for name, constants in PRIORS.items()}
+    assert expected == {name: set(kernels.parameters) for name, kernels in KERNEL_CLASSES.items()}
 
 
 def test_outliers_do_not_move_a_fit() -> None:

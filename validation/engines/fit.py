@@ -61,8 +61,8 @@ def draw_rows(timed: TimedKernels, count: int = MOST_ROWS) -> TimedKernels:
 def fit_cell(all_rows: TimedKernels) -> CellFit:
     """Fit the constants of a cell."""
     timed = draw_rows(all_rows)
-    prior = PRIORS[timed.cell.kernels]
-    typical, spread = np.log(prior.typical), np.array(prior.deviation)
+    expected = [PRIORS[timed.cell.kernels][name] for name in KERNEL_CLASSES[timed.cell.kernels].parameters]
+    typical, spread = np.log([each.typical for each in expected]), np.array([each.deviation for each in expected])
     weight = LOSS_SCALE * np.sqrt(len(timed.time_s) / EFFECTIVE_ROWS)
 
     def residuals(theta: Any) -> Any:
