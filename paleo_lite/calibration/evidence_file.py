@@ -228,8 +228,12 @@ class EvidenceCalibration(
     def posterior(self, kind: str) -> Posterior:
         """Return what the rows of a kind of question say."""
         if kind not in self._posteriors:
-            self._posteriors[kind] = condition(self.observations, kind)
+            self._posteriors[kind] = self._condition(kind)
         return self._posteriors[kind]
+
+    def _condition(self, kind: str) -> Posterior:
+        """Return the prior of a kind of question, conditioned on its rows."""
+        return condition(self.observations, kind)
 
     def notes_on_unused(
         self, used: Collection[str], command: str, reasons: Mapping[str, str] | None = None
@@ -452,12 +456,22 @@ def _without_words(row: Observation) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(row, situation=""))
 
 
+class AssumedCalibration(EvidenceCalibration, frozen=True, dict=True, eq=False):
+    """A calibration whose factors, of the kind of its only row, are assumed instead of learned."""
+
+    logs: dict[str, float] = {}  # logarithms of the factors of some causes; 0 of the others
+
+    def _condition(self, kind: str) -> Posterior:
+        """Return the assumed factors of the kind of the row, and of another kind its prior."""
+        (row,) = self.observations
+        if kind != row.kind:
+            return EvidenceCalibration._condition(self, kind)
+        return AssumedFactors((row,), evidence_prior().kinds[kind], self.logs)
+
+
 def assume_factor(row: Observation, cause: str, log: float) -> EvidenceCalibration:
     """Return the calibration in which a cause of a row's kind takes longer, by the logarithm of a factor."""
-    calibration = EvidenceCalibration(EVIDENCE_FORMAT, "evidence", [row])
-    assumed = AssumedFactors((row,), evidence_prior().kinds[row.kind], {cause: log})
-    calibration._posteriors[row.kind] = assumed
-    return calibration
+    return AssumedCalibration(EVIDENCE_FORMAT, "evidence", [row], logs={cause: log})
 
 
 def best_rows(posterior: Posterior, candidates: Sequence[Observation], number: int) -> list[SuggestedRow]:
