@@ -57,9 +57,6 @@ class Gap(msgspec.Struct, frozen=True):
     host: str | None  # the host's call that covers most of the gap; None if the profile shows no long call
 
 
-IDLE = "of the time the device is idle"
-"""Words of the sentences about large parts of the idle time."""
-
 LARGE_IDLE_SHARE = 0.1
 """Share of the time above which a cause of idle time has its remedy named."""
 
@@ -75,6 +72,7 @@ LATE_HOST = (
     "the host launches kernels later than the device runs them: larger batches, or fewer launches by CUDA graphs or "
     "torch.compile(mode='reduce-overhead')"
 )
+"""What shortens the idle time in which the host has not yet launched the next kernel."""
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True):
@@ -105,7 +103,7 @@ def idle_remedies(breakdown: TimeBreakdown) -> list[str]:
         named = [text for part, text in REMEDIES.items() if any(part in host for host in hosts)]
         remedy = named[0] if named else LATE_HOST if cause == "host" else ""
         if remedy:
-            sentences.append(f"{share:.1%} {IDLE} ({CAUSES[cause]}): {remedy}")
+            sentences.append(f"{share:.1%} of the time the device is idle ({CAUSES[cause]}): {remedy}")
     return sentences
 
 

@@ -18,9 +18,8 @@ from .compare import check_no_pipeline, check_single, compare
 from .kind import QuestionKind, make_function
 from .option import command_words
 from .records import settings_of
-from .serve_deployment import Resolved, check_link, make_deployment, resolve
-from .serve_options import Serve
-from .serve_speech import FIRST_TOKENS, SPOKEN_TOKENS, is_speech_model
+from .serve_deployment import Resolved, check_link, is_speech_model, make_deployment, resolve
+from .serve_options import SPEECH_TOKENS, USUAL_TOKENS, Serve
 
 if TYPE_CHECKING:
     from ..machines import Price
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 MOST_STAGES = 8
 """Most pipeline stages that a remedy names."""
-
-USUAL_TOKENS = (1024, 256)
-"""Tokens of a prompt and of an answer where none are given."""
 
 
 def answer(question: Serve) -> Serving | Comparison:
@@ -400,7 +396,7 @@ def _demand(question: Serve) -> Demand:
     from ..serving.requests import Demand, parse_rate
 
     options: Any = question
-    usual = (FIRST_TOKENS, SPOKEN_TOKENS) if is_speech_model(question) else USUAL_TOKENS
+    usual = SPEECH_TOKENS if is_speech_model(question) else USUAL_TOKENS
     inputs, outputs = options.input_tokens, options.output_tokens
     return Demand(
         parse_lengths(usual[0] if inputs is None else inputs, "--input-tokens", is_input=True),

@@ -11,7 +11,6 @@ from ..formats import format_of_weights, split_format
 from .compare import published_weights
 from .records import settings_of
 from .serve_options import Serve
-from .serve_speech import check_options_of_speech
 
 if TYPE_CHECKING:
     from ..api.deployments import Deployments
@@ -34,6 +33,15 @@ _OF_SERVERS = (
     "clock", "unit", "memory_fraction",
 )  # fmt: skip
 """Options that are not modelled under engines of one's own machine."""
+
+
+_NOT_OF_SPEECH = (
+    "workload", "cache_tiers", "prefix_hit_rate", "chunked_prefill", "speculation", "prefill_pool", "decode_pool",
+)  # fmt: skip
+"""Options without an effect or a model for networks that write what is said."""
+
+_DEGREES_OF_DIVISION = ("tensor", "pipeline", "expert_parallel", "attention_data_parallel")
+"""Options that divide a replica, for which networks that write what is said are small."""
 
 
 class Resolved(NamedTuple):
@@ -78,7 +86,7 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
     from ..serving.placement import Division
 
     options: Any = question  # its several values are compared by `answer`
-    check_options_of_speech(question)
+    _check_options_of_speech(question)
     weights = options.weights
     if question.advise is None:
         weights = weights or published_weights(question)
@@ -114,10 +122,38 @@ def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Res
 
 def make_deployment(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Deployment:
     """Return the deployment of a question, of which no traffic is needed."""
-    check_options_of_speech(question)
     if question.prefill_pool is not None:
+        _check_options_of_speech(question)  # those of both pools, which are resolved one by one
         return _split_deployment(question, listings)
     return resolve(question, listings).make()
+
+
+def is_speech_model(question: Serve) -> bool:
+    """Return whether the network of a question writes what is said."""
+    from ..architectures import Network, find_network
+    from ..architectures.catalog import is_factory
+
+    network = question.network
+    if isinstance(network, str) and not is_factory(network):
+        network = find_network(network)
+    return isinstance(network, Network) and network.is_speech_model
+
+
+def _check_options_of_speech(question: Serve) -> None:
+    """Raise BadValue for an option that is not modelled for networks that write what is said."""
+    if not is_speech_model(question):
+        return
+    from ..engines.records import LOCAL_ENGINES
+
+    given = [name for name in _NOT_OF_SPEECH if getattr(question, name) not in (None, 0)]
+    given += [name for name in _DEGREES_OF_DIVISION if getattr(question, name) not in (None, 1)]
+    if "adapters" in settings_of(question.engine_settings):
+        raise BadValue("adapters=N of `--engine-settings` is not modelled for networks that read sound: leave it out")
+    if question.engine in LOCAL_ENGINES:
+        raise BadValue(f"`--engine {question.engine}` is not modelled for networks that read sound: give vllm")
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise BadValue(f"`{option}` is not modelled for networks that read sound: leave it out")
 
 
 def check_link(question: Serve) -> None:

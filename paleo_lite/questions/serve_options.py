@@ -104,6 +104,16 @@ class PoolSettings(KeyValues):
         return {spelling: declared[name].type for name, spelling in spellings.items()}
 
 
+USUAL_TOKENS = (1024, 256)
+"""Tokens of a prompt and of an answer where none are given."""
+
+SPEECH_TOKENS = (4, 100)
+"""Tokens where none are given, of networks that write what is said: those with which an answer begins, its start, the
+language, the task, and that it has no times (Radford et al. 2022, figure 1), and those of what is said in a window of
+30 s: 75 words at 150 words a minute, of 4/3 tokens each (as OpenAI's pages count English words:
+https://help.openai.com, "What are tokens")."""
+
+
 @dataclass(frozen=True)
 class Serve(
     PriceOptions, SiteOptions, TimeModelOptions, ExpertOptions, WeightOptions, DeviceOptions, NetworkAsked
@@ -178,13 +188,13 @@ class Serve(
         group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
         spellings=("--input-tokens", "--random-input-len", "--isl"),
         help="Tokens of a prompt: 1024, 2k, mean:std as 1024:256, or a data set: azure-conversation, azure-code. "
-        "[default: 1024; 4 of networks that read sound, which begin the answer]",
+        f"[default: {USUAL_TOKENS[0]}; {SPEECH_TOKENS[0]} of networks that read sound, which begin the answer]",
     )  # fmt: skip
     output_tokens: Several[int | str | None] = option(
         group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
         spellings=("--output-tokens", "--random-output-len", "--osl"),
-        help="Tokens of an answer: 256, mean:std as 256:64, or a data set. [default: 256; 100 of networks that read "
-        "sound, which 30 s of speech take]",
+        help="Tokens of an answer: 256, mean:std as 256:64, or a data set. "
+        f"[default: {USUAL_TOKENS[1]}; {SPEECH_TOKENS[1]} of networks that read sound, which 30 s of speech take]",
     )  # fmt: skip
     rate: Several[float | str | None] = option(
         group=TRAFFIC_GROUP, is_common=True, metavar="RATE", spellings=("--rate", "--request-rate"),

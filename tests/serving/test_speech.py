@@ -1,6 +1,6 @@
 """Servers of Whisper: requests are windows of sound, each of which the encoder reads once.
 
-Tests: serving/speech.py, questions/serve_speech.py.
+Tests: serving/speech.py.
 """
 
 from __future__ import annotations

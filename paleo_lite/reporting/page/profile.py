@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import convert
+
 from ...profile_analysis.analysis import Efficiency
-from ...profile_analysis.device_time import CAUSES, IDLE
+from ...profile_analysis.device_time import CAUSES, TimeBreakdown, idle_remedies
 from ...profile_analysis.kernels import KernelReport, KernelRow
 from ...profile_analysis.next_command import kernels_to_profile
 from ...profile_analysis.recorded_device import require_peak
@@ -119,9 +121,11 @@ def _peak_figure(name: str, counted: str, share: float | None, covered: float, p
 
 def _idle_remedies(efficiency: Efficiency | str) -> list[str]:
     """Return what shortens large parts of the idle time, which precede kernels."""
-    if isinstance(efficiency, str) or not efficiency.rows:
+    if isinstance(efficiency, str) or not efficiency.rows or efficiency.rows[0]["idle_s"] is None:
         return []
-    return [note[0].upper() + note[1:] + "." for note in efficiency.rows[0]["notes"] if IDLE in note]
+    row = efficiency.rows[0]
+    breakdown = convert({name: row[name] for name in TimeBreakdown.__struct_fields__}, TimeBreakdown)
+    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in idle_remedies(breakdown)]
 
 
 def _summary(kernels: KernelReport) -> str:
