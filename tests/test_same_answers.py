@@ -11,6 +11,7 @@ import os
 import pydoc
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -254,6 +255,15 @@ def question_of(ask: Ask, places: dict[str, str]) -> tuple[tuple[Any, ...], dict
     settings = {name: value for name, value in ask.question.items() if name in ("settings", "training")}
     rest = {name: value for name, value in ask.question.items() if name not in settings}
     return filled(ask.arguments, places), {**filled(rest, places), **settings}
+
+
+def test_every_chart_is_drawn_by_something() -> None:
+    sources = {path: path.read_text("utf-8") for path in Path(pl.__file__).parent.rglob("*.py")}
+    words = Counter(re.findall(r"\w+", " ".join(sources.values())))
+    for path, source in sources.items():
+        if path.parent.name == "charts":
+            for name in re.findall(r"^def ([a-z]\w*_chart)\(", source, re.MULTILINE):
+                assert words[name] > 1, f"add {name} of {path.name} to KINDS in paleo_lite/api/plotting.py"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -6,12 +6,14 @@ import gzip
 import importlib
 import pickle
 import sqlite3
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from paleo_lite.cli import main
 from paleo_lite.errors import BadProfile, UnknownFormat
+from paleo_lite.profiles import detect
 from paleo_lite.profiles.detect import READERS, load_reader, open_profile, read_head
 
 # Pattern below the folder of data, format (None: no profile), least number of files.
@@ -239,3 +241,22 @@ def test_a_dozen_readers_of_text_share_the_lines_of_a_head(tmp_path, monkeypatch
     with pytest.raises(UnknownFormat):
         open_profile(path)
     assert len(cleaned) == 1
+
+
+def test_every_reader_is_in_the_list() -> None:
+    forgotten = []
+    for path in sorted(Path(detect.__file__).parent.glob("*.py")):
+        module = importlib.import_module(f"{detect.__package__}.{path.stem}")
+        forgotten += [
+            (path.stem, name)
+            for name, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__ and is_reader(value)
+            if (path.stem, name) not in READERS
+        ]
+    assert not forgotten, f"add {forgotten[0]} to READERS in paleo_lite/profiles/detect.py"
+
+
+def is_reader(candidate: type) -> bool:
+    """Return whether a class has the members of a reader, and is neither their interface nor a base of readers."""
+    has_members = all(hasattr(candidate, member) for member in ("name", "description", "recognises", "batches"))
+    return has_members and candidate is not detect.Reader

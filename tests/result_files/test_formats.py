@@ -9,12 +9,14 @@ Tests: result_files/aiperf.py, result_files/kernel_tables.py, result_files/links
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
+from paleo_lite.result_files import detect
 from paleo_lite.result_files.detect import FORMATS, read_result
-from paleo_lite.result_files.findings import Findings
+from paleo_lite.result_files.findings import Findings, ResultFormat
 from result_samples import CONFIGURATIONS, NCCL, SAMPLES, VLLM_SERVE, Sample
 
 
@@ -62,7 +64,16 @@ def test_what_launchers_write_before_lines_changes_no_number(prefix: str, tmp_pa
 
 def test_every_format_has_a_sample() -> None:
     sampled = {sample.format for sample in SAMPLES} | set(CONFIGURATIONS) | {"deepbench"}
-    assert {known.name for known in FORMATS} == sampled
+    names = {known.name for known in FORMATS}
+    assert not names - sampled, f"add a sample of {names - sampled} to SAMPLES in tests/result_samples.py"
+    assert not sampled - names, f"no format is called {sampled - names}: correct the samples in tests/result_samples.py"
+
+
+def test_every_file_of_formats_is_in_the_list() -> None:
+    for path in sorted(Path(detect.__file__).parent.glob("*.py")):
+        formats = vars(importlib.import_module(f"{detect.__package__}.{path.stem}")).get("FORMATS", ())
+        forgotten = [known for known in formats if isinstance(known, ResultFormat) and known not in FORMATS]
+        assert not forgotten, f"add *{path.stem}.FORMATS to FORMATS in paleo_lite/result_files/detect.py"
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
