@@ -257,6 +257,6 @@ def test_every_reader_is_in_the_list() -> None:
 
 
 def is_reader(candidate: type) -> bool:
-    """Return whether a class has the members of a reader, and is neither their interface nor a base of readers."""
+    """Return whether a class has the members of a reader, and is not their interface."""
     has_members = all(hasattr(candidate, member) for member in ("name", "description", "recognises", "batches"))
     return has_members and candidate is not detect.Reader
