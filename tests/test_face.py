@@ -5,16 +5,21 @@ Tests: __init__.py.
 
 from __future__ import annotations
 
+import ast
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import paleo_lite as pl
 from asked import scaling
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_every_public_name_exists_and_no_other() -> None:
@@ -156,3 +161,23 @@ def test_invalid_batch_size_is_an_error(ask, wrong, tmp_path, monkeypatch):
     ):
         ask(wrong)
     assert not list(tmp_path.iterdir())
+
+
+SECTIONS = re.compile(r"^ *(Parameters|Returns|Yields|Raises)\n *-{3,}", re.MULTILINE)
+DOCUMENTED = re.compile(r"^::: (paleo_lite[\w.]*)", re.MULTILINE)
+
+
+def test_only_docstrings_of_the_reference_have_sections() -> None:
+    """Any other function has one sentence, and says in comments what names and annotations do not tell."""
+    reference = (ROOT / "docs" / "reference" / "python").glob("*.md")
+    documented = {name for page in reference for name in DOCUMENTED.findall(page.read_text("utf-8"))}
+    problems = []
+    for path in sorted((ROOT / "paleo_lite").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        problems += [
+            f"{path.relative_to(ROOT)}: {function.name}"
+            for function in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(function, ast.FunctionDef) and SECTIONS.search(ast.get_docstring(function) or "")
+            if module not in documented or function.name.startswith("_")
+        ]
+    assert not problems, f"state parameters and errors in sentences and comments, or add pages of: {problems}"

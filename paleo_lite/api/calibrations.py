@@ -238,10 +238,7 @@ def _check_time_model(time_model: str) -> None:
 def _find_profiles(paths: list[Path]) -> list[Path]:
     """Return the files of profiles.
 
-    Raises
-    ------
-    UnknownFormat
-        If a path is that of a table which is not a profile: it may have been meant as measurements.
+    Raise UnknownFormat for a table which is not a profile: it may have been meant as measurements.
     """
     from ..profiles.detect import find_files, open_profile
 

@@ -151,12 +151,9 @@ def _with_words(
     items: Iterable[_Item],
     names_of: Callable[[_Item], list[str]],
 ) -> list[_Item]:
-    """Return the items of which all words occur in one of the names; the first name is the one that a command takes.
+    """Return the items of which all words occur in one of the names; raise UnknownName if there is none.
 
-    Raises
-    ------
-    UnknownName
-        If there is none.
+    The first name is the one that a command takes.
     """
     wanted = words.split() if isinstance(words, str) else words
     by_name = {names_of(item)[0]: item for item in items}

@@ -18,37 +18,16 @@ def memory_ranges(
     gpu: str | Device | None,
     precision: str = "bf16",
     phase: str = "decode",
-    batch_size: int = 8,
-    sequence_length: int = 2048,
-    batch_sizes: str | Sequence[int] = "1:64:x2",
+    batch_size: int = 8,  # at which the tokens vary
+    sequence_length: int = 2048,  # tokens at which the batch size varies: of a sequence, or in decode in the KV cache
+    batch_sizes: str | Sequence[int] = "1:64:x2",  # at `sequence_length`
+    # Tokens at `batch_size`; those that the network does not support are left out.
     token_counts: str | Sequence[int] = "256:65536:x2",
-    **arguments: Any,
+    **arguments: Any,  # further arguments of `paleo_lite.predict` that change the memory
 ) -> Any:
     """Estimate the memory of a language model over the batch size and over the tokens, for the chart ``memory``.
 
-    Parameters
-    ----------
-    network, gpu, precision, phase
-        As for `paleo_lite.predict`.
-    batch_size : int
-        Batch size at which the tokens vary.
-    sequence_length : int
-        Tokens at which the batch size varies: of a sequence, or in decode in the KV cache.
-    batch_sizes : str or sequence of int
-        Batch sizes at `sequence_length`.
-    token_counts : str or sequence of int
-        Tokens at `batch_size`; those that the network does not support are left out.
-    **arguments
-        Further arguments of `paleo_lite.predict` that change the memory.
-
-    Returns
-    -------
-    MemoryRanges
-
-    Raises
-    ------
-    BadValue
-        If the network is not a language model, or supports none of the lengths.
+    Raise BadValue if the network is not a language model, or supports none of the lengths.
     """
     from ..timing.memory_ranges import vary_memory
     from ..timing.training_options import TrainingOptions

@@ -29,29 +29,15 @@ from .resolve import resolve_network
 
 
 def predict_local(
-    network: str | Network,
-    gpu: str | Device,
-    question: LocalQuestion | None = None,
+    network: str | Network,  # by name, config or GGUF file
+    gpu: str | Device,  # also a processor
+    question: LocalQuestion | None = None,  # what is asked besides
     *,
-    hardware_files: Paths = (),
+    hardware_files: Paths = (),  # TOML files of further devices
 ) -> LocalPrediction:
     """Predict prompt, answer, memory and energy of a language model on one's own machine.
 
-    Parameters
-    ----------
-    network : str or Network
-        Language model, by name, config or GGUF file.
-    gpu : str or Device
-        Device; also a processor.
-    question : LocalQuestion, optional
-        What is asked besides, such as ``LocalQuestion(weights="q4_k_m", context=8192)``.
-    hardware_files : path, or sequence of paths
-        TOML files of further devices.
-
-    Raises
-    ------
-    PaleoError
-        For an unknown name, an invalid value, or if the requested layers do not fit.
+    Raise PaleoError for an unknown name, an invalid value, or if the requested layers do not fit.
     """
     question = question or LocalQuestion()
     paths = to_paths(hardware_files)
@@ -91,32 +77,18 @@ def _with_narrower_cache(network: str | Network, device: Device, question: Local
 
 
 def advise_local(
-    network: str | Network,
+    network: str | Network,  # by name, config or GGUF file
+    # By default the shipped GPUs since 2018 that are not for data centres, and that the program runs on.
     gpus: Sequence[str | Device] | None = None,
-    question: LocalQuestion | None = None,
+    question: LocalQuestion | None = None,  # what is asked besides; its `weights` is the format of a comparison
     *,
+    # Formats that are compared; by default the types of a file's tensors, or those that people publish.
     weights: Sequence[str] | None = None,
-    hardware_files: Paths = (),
+    hardware_files: Paths = (),  # TOML files of further devices
 ) -> LocalAdvice:
     """Rank formats of a language model on one device, or several devices in one format.
 
-    Parameters
-    ----------
-    network : str or Network
-        Language model, by name, config or GGUF file.
-    gpus : sequence of str or Device, optional
-        Devices; by default the shipped GPUs since 2018 that are not for data centres, and that the program runs on.
-    question : LocalQuestion, optional
-        What is asked besides; its `weights` is the format in which devices are compared.
-    weights : sequence of str, optional
-        Formats that are compared; by default the types of a file's tensors, or those that people publish.
-    hardware_files : path, or sequence of paths
-        TOML files of further devices.
-
-    Raises
-    ------
-    PaleoError
-        For an unknown name or an invalid value.
+    Raise PaleoError for an unknown name or an invalid value.
     """
     question = question or LocalQuestion()
     paths, engine, resolved = to_paths(hardware_files), question.engine, _resolve(network, question)

@@ -187,13 +187,7 @@ def _default_plans(device: str, quick: bool, phases: Sequence[str]) -> tuple[_Pl
 
 
 def _parse_steps(steps: Sequence[str]) -> _Plan:
-    """Parse steps such as ``"resnet18:16:inference"``.
-
-    Raises
-    ------
-    BadValue
-        If a step is not a network, a batch size and a phase.
-    """
+    """Parse steps such as ``"resnet18:16:inference"``; raise BadValue for one without network, batch size and phase."""
     plan: _Plan = {}
     for text in steps:
         fields = text.split(":")

@@ -32,19 +32,12 @@ if TYPE_CHECKING:
 
 
 def resolve_question(
-    question: Question, *, whole_board: bool = False, is_by_layers: bool = False
+    question: Question,
+    *,
+    whole_board: bool = False,  # whether a board with several devices is one machine, instead of one of its devices
+    is_by_layers: bool = False,  # whether the caller's options ask for layers where kernels of an engine are known
 ) -> tuple[Workload, Machine, TimeModel]:
-    """Build the workload, the machine and the time model of a network.
-
-    Parameters
-    ----------
-    question : Question
-        What is asked of a network that is not a pipeline.
-    whole_board : bool
-        Whether a board with several devices counts as one machine; otherwise the machine is one of its devices.
-    is_by_layers : bool
-        Whether options of the caller ask for the times of layers where kernels of an engine are known.
-    """
+    """Build the workload, the machine and the time model of a network that is not a pipeline."""
     machine = question.machine(whole_board=whole_board)
     formats = _resolve_formats(question, machine.device)
     sequence = question.sequence

@@ -237,13 +237,7 @@ def _with_costs_of_parts(
 
 
 def _check_power(prediction: _Predicted) -> _Predicted:
-    """Return a prediction whose power is known.
-
-    Raises
-    ------
-    BadValue
-        If it is none.
-    """
+    """Return a prediction; raise BadValue unless its power is known."""
     if prediction.energy_j is None or not prediction.is_forecast:
         raise BadValue(
             f"there is no forecast of joules for {prediction.device.name} in {prediction.precision}: choose another "

@@ -281,20 +281,13 @@ class PrefixesOfRequests:
             self.cache.evict(blocks)
 
 
-def prefix_hit_rate(prompts: Iterable[Sequence[int]], blocks: int | None = None) -> float:
+def prefix_hit_rate(
+    prompts: Iterable[Sequence[int]],  # hashes of the blocks of each prompt, as in `Traffic.hashes`
+    blocks: int | None = None,  # that the cache holds; None for a cache without a limit
+) -> float:
     """Return the fraction of the blocks of prompts that are found, if each prompt ends before the next one begins.
 
-    Parameters
-    ----------
-    prompts : iterable of sequence of int
-        Hashes of the blocks of each prompt, as in `Traffic.hashes`.
-    blocks : int, optional
-        Blocks that the cache holds; None for a cache without a limit.
-
-    Raises
-    ------
-    BadValue
-        If the number of blocks is below 1, or there is no block.
+    Raise BadValue if the number of blocks is below 1, or there is no block.
     """
     if blocks is not None and blocks < 1:
         raise BadValue(f"a prefix cache holds at least 1 block (got {blocks})")
