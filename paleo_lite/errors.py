@@ -7,7 +7,7 @@ caller can correct by changing the arguments: the command line exits with 2 for 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .text import clean_message, letters_and_digits
 
@@ -31,6 +31,30 @@ class BadValue(UsageProblem):
 
 class SequenceTooLong(BadValue):
     """A sequence or context with more tokens than a network has positions."""
+
+
+class BadDegree(BadValue):
+    """A degree of parallelism with which a network cannot be divided.
+
+    Parameters
+    ----------
+    option : str
+        The option of the degree, such as ``"--tensor"``, or a setting of one, ``"--engine-settings experts"``.
+    degree : int or None
+        The degree; None where no degree above 1 is possible.
+    reason : str
+        The rest of the sentence.
+    """
+
+    def __init__(self, option: str, degree: int | None, reason: str) -> None:
+        self.option, self.degree, self.reason = option, degree, reason
+        separator = "=" if " " in option else " "
+        typed = option if degree is None else f"{option}{separator}{degree}"
+        super().__init__(f"`{typed}` {reason}")
+
+    def with_options(self, names: Mapping[str, str]) -> BadDegree:
+        """Return the error of a command that has other options for some degrees."""
+        return BadDegree(names.get(self.option, self.option), self.degree, self.reason)
 
 
 class BadQuantity(UsageProblem):

@@ -16,13 +16,14 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite import cli, errors
 from paleo_lite.cli import main
-from paleo_lite.errors import AmbiguousName, Interrupted, MissingExtra, PaleoError, UnknownName, UsageProblem
+from paleo_lite.errors import AmbiguousName, BadDegree, Interrupted, MissingExtra, PaleoError, UnknownName, UsageProblem
 
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 ARGUMENTS = {
     UnknownName: ("network", "vgg61", ["vgg16"]),
     AmbiguousName: ("device", "k80", ["k80", "k80-die"]),
     MissingExtra: ("drawing", "plots"),
+    BadDegree: ("--tensor", 3, "does not divide the 8 attention heads of llama"),
 }
 
 

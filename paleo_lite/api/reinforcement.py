@@ -6,7 +6,6 @@ A question is a record `Rl` whose options have single values.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +23,7 @@ from ..distributed.settings import Settings
 from ..distributed.step_causes import KIND as TRAINING
 from ..distributed.step_causes import learned_job, training_traits
 from ..engines.records.record import GREEDY
-from ..errors import BadValue, DoesNotFit
+from ..errors import BadDegree, BadValue, DoesNotFit
 from ..machines import Device
 from ..questions.records import settings_of
 from ..reinforcement.constants import RlConstants, rl_constants
@@ -171,6 +170,11 @@ def _check(question: Rl, devices: Devices) -> None:
     if question.rules.rolls_out and devices.rollouts % per_engine:
         raise BadValue(
             f"`--rollout-tensor` must divide the {devices.rollouts} devices of rollouts (got {per_engine} per engine)"
+        )
+    experts = settings_of(question.engine_settings).get("experts", 1)
+    if per_engine % experts:
+        raise BadValue(
+            f"`--engine-settings experts` must divide the {per_engine} devices of `--rollout-tensor` (got {experts})"
         )
     framework = question.framework_rules
     takes_turns = devices.is_colocated and question.rules.rolls_out
@@ -351,6 +355,9 @@ def time_trainer_of(
     return msgspec.structs.replace(times, frozen_forward_s=frozen_s)
 
 
+ENGINE_DEGREES = {"--tensor": "--rollout-tensor", "--expert-parallel": "--engine-settings experts"}
+"""Options of the engines of rollouts, by what `serve` calls them."""
+
 _OF_ROLLOUTS = ("server", "link", "power")
 """Kinds of measured figures that inform rollouts."""
 
@@ -415,8 +422,8 @@ def make_deployment(question: Rl, devices: Devices) -> Deployment:
     division = Division(tensor, expert_parallel=engine.get("experts", 1))
     try:
         return deployments.make(device, division, precision if is_weights_only else None)
-    except BadValue as error:  # of heads or experts that a server cannot divide, whose option has another name here
-        raise BadValue(re.sub(r"`?--tensor\b( \d+)?`?", r"`--rollout-tensor\1`", str(error))) from None
+    except BadDegree as error:
+        raise error.with_options(ENGINE_DEGREES) from None
 
 
 def roll_out_samples(

@@ -14,7 +14,7 @@ from ..architectures.stored_weights import StoredWeights
 from ..counting import Layer
 from ..counting.kinds import is_attention, is_expert_layer
 from ..counting.places import parts_of
-from ..errors import BadValue
+from ..errors import BadDegree, BadValue
 from ..formats import Part
 from ..machines import Device
 from ..timing.memory import model_bytes
@@ -175,10 +175,10 @@ def _check_experts(mixtures: list[ExpertsKernel], degree: int, name: str) -> Non
     if degree == 1:
         return
     if not mixtures:
-        raise BadValue(f"`--expert-parallel` needs a mixture of experts; {name} is not one")
+        raise BadDegree("--expert-parallel", None, f"needs a mixture of experts; {name} is not one")
     for mixture in mixtures:
         if mixture.experts % degree:
-            raise BadValue(f"`--expert-parallel` {degree} does not divide the {mixture.experts} experts of {name}")
+            raise BadDegree("--expert-parallel", degree, f"does not divide the {mixture.experts} experts of {name}")
 
 
 def _formats_of(workload: Workload, device: Device, kv_cache: str, *, has_experts: bool, is_latent: bool) -> Formats:

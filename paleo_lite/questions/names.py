@@ -73,6 +73,16 @@ class ListedNames(Names):
         self.choices = tuple(names)
 
 
+class CombinedNames(Names):
+    """A name, or several joined by plus signs in any order, from lists that have every combination once."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the combination as it is listed; raise UnknownName if there is no such one."""
+        parts = sorted(str(value).split("+"))
+        listed = next((name for name in self.choices if sorted(name.split("+")) == parts), value)
+        return super().convert(listed, param, ctx)
+
+
 class FormatNames(Names):
     """A format of numbers, also under the names of vLLM, SGLang and the files of Unsloth (``UD-Q4_K_XL``)."""
 

@@ -12,7 +12,7 @@ from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..reinforcement.frameworks import FRAMEWORKS, OPTIMIZER, PARAMETERS
 from .completion import NETWORK, PLATFORM
-from .names import Names
+from .names import CombinedNames, Names
 from .option import Several, option
 from .records import (
     ATTENTION,
@@ -154,7 +154,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         "--expert-parallel]",
     )  # fmt: skip
     offload: Several[str | None] = option(
-        group=TRAINING_GROUP, type=Names("offload", ".reinforcement.frameworks:OFFLOADS"), metavar="STATE",
+        group=TRAINING_GROUP, type=CombinedNames("offload", ".reinforcement.frameworks:OFFLOADS"), metavar="STATE",
         help="State of the trainer in the memory of the host while nothing needs it: none, optimizer, parameters, "
         "optimizer+parameters. [default: that of the framework: none with verl, both with nemo-rl]",
     )  # fmt: skip

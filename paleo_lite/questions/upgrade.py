@@ -251,6 +251,29 @@ BROUGHT = {
         "--enable-sequential-cpu-offload": "is `--offload sequential`",
         "--vae-tiling": "is `--tiled`",
     },
+    "rl": {
+        "--colocated": "is what happens without `--rollout-workers`: trainer and engines take turns on all devices",
+        "--colocate-all-models": "is what happens without `--rollout-workers`: trainer and engines take turns on all "
+        "devices",
+        "--reward-seconds": "is `--reward seconds=TIME`",
+        "--reward-model": "is `--reward model=NETWORK`",
+        "--turns": "is `--tools turns=N,seconds=TIME`",
+        "--max-turns": "is `--tools turns=N,seconds=TIME`",
+        "--beta": "is not needed: `--reference yes` says that a penalty is computed, whatever its weight",
+        "--kl-coef": "is not needed: `--reference yes` says that a penalty is computed, whatever its weight",
+        "--num-generations": "is `--samples-per-prompt`",
+        "--n-samples-per-prompt": "is `--samples-per-prompt`",
+        "--max-completion-length": "is `--max-tokens`, with the tokens of the prompt",
+        "--rollout-max-response-len": "is `--max-tokens`, with the tokens of the prompt",
+        "--max-tokens-per-gpu": "is `--micro-batch-tokens`",
+        "--max-off-policy-steps": "is `--steps-off`",
+        "--enforce-eager": "is `--engine-settings eager=yes`",
+        "--gpu-memory-utilization": "is `--engine-settings memory-fraction=FRACTION`",
+        "--vllm-gpu-memory-utilization": "is `--engine-settings memory-fraction=FRACTION`",
+        "--vllm-tensor-parallel-size": "is `--rollout-tensor`",
+        "--rollout-num-gpus": "is `--rollout-workers`",
+        "--rollout-num-gpus-per-engine": "is `--rollout-tensor`",
+    },
 }
 """Options of other programs that people bring, by command, with what they are here."""
 

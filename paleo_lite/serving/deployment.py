@@ -196,8 +196,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             room = room.beside(self._block_share * room.weights_bytes, 1 / self.on_device.workload.network.blocks)
             if room.blocks < 1:
                 raise DoesNotFit(
-                    f"heads that draft ({heads}) leave no memory for a KV cache: use a larger `--tensor`, or leave "
-                    f"draft={heads} of `--speculation` out"
+                    f"heads that draft ({heads}) leave no memory for a KV cache: divide the network among more "
+                    f"devices, or leave draft={heads} of `--speculation` out"
                 )
         if self.adapters is not None:
             room = room.beside(self.adapters.slots * self.adapter_cost.slot_bytes)

@@ -773,7 +773,7 @@ def test_a_mixture_with_tensor_parallelism_implies_sequence_parallelism():
 
 
 def test_indivisible_heads_are_an_error():
-    with pytest.raises(BadValue, match=r"--tensor 3 does not divide the 8 attention heads"):
+    with pytest.raises(BadValue, match=r"`--tensor 3` does not divide the 8 attention heads"):
         sharded("llama", tensor_parallel=3)
 
 

@@ -263,7 +263,7 @@ def test_advice_compares_every_power_of_two():
     ("asked", "message"),
     [
         ({"workers": 16}, r"`--tensor` must be <= 8, the devices per node \(got 16\)"),
-        ({"workers": 3}, "--tensor 3 does not divide the 32 attention heads of llama-2-7b"),
+        ({"workers": 3}, "`--tensor 3` does not divide the 32 attention heads of llama-2-7b"),
         (
             {"workers": 8, "settings": Settings(parallel=ParallelConfig(3))},
             r"`--tensor 3` times `--pipeline 1` must divide the number of workers, .* \(got 8\)",

@@ -241,7 +241,7 @@ def test_a_micro_batch_may_exceed_the_batch_of_a_single_worker():
             {"tensor": 3},
             r"`--tensor 3` times `--pipeline 1` must divide the number of workers, such as 6 \(got 8\)",
         ),
-        ("gpt2", 8, 8, {"tensor": 8}, "--tensor 8 does not divide the 12 attention heads of gpt2"),
+        ("gpt2", 8, 8, {"tensor": 8}, "`--tensor 8` does not divide the 12 attention heads of gpt2"),
         ("gpt2", 8, 8, {"pipeline": 4, "layout": "Et*4|tt|t|tL"}, "`--schedule layout` has 8 blocks, but gpt2 has 12"),
         (
             "gpt2",
@@ -412,7 +412,7 @@ def test_embedding_and_head_may_count_as_blocks():
     ("network", "split", "message"),
     [
         ("mixtral-8x7b", {"expert": 3}, r"`--expert-parallel` must divide the 8 devices of a stage \(got 3\)"),
-        ("llama-3-8b", {"expert": 2}, "--expert-parallel requires a mixture of experts; llama-3-8b is not one"),
+        ("llama-3-8b", {"expert": 2}, "`--expert-parallel` needs a mixture of experts; llama-3-8b is not one"),
         (
             "llama-3-8b",
             {"context": 3},

@@ -244,7 +244,7 @@ def test_gpt_oss_120b_does_not_start_on_an_h100_at_the_default_share() -> None:
         ("qwen3-30b-a3b", 8, {"experts": 3}, "`--expert-parallel` must divide the 8 devices of `--tensor`"),
         ("llama-3-8b", 4, {"experts": 4}, "`--expert-parallel` needs a mixture of experts; llama-3-8b is not one"),
         ("mixtral-8x7b", 16, {"experts": 16, "attention_data": 2},
-         "`--expert-parallel` 16 does not divide the 8 experts of mixtral-8x7b"),
+         "`--expert-parallel 16` does not divide the 8 experts of mixtral-8x7b"),
     ],
 )  # fmt: skip
 def test_a_bad_degree_raises_one_sentence(network, devices, degrees, sentence) -> None:

@@ -378,6 +378,14 @@ def test_offload_is_refused_where_no_engine_needs_the_room() -> None:
 def test_an_unknown_state_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(UnknownName, match=r"valid names: none, optimizer"):
         ask(offload="cpu")
+    with pytest.raises(UnknownName, match=r"did you mean optimizer"):
+        ask(offload="optimizer+optimizer")
+
+
+def test_states_are_given_in_any_order() -> None:
+    changes = {"framework": "verl", "network": "qwen3-4b"}
+    asked, stated = ask(offload="parameters+optimizer", **changes), ask(offload="optimizer+parameters", **changes)
+    assert asked.time_s == stated.time_s > ask(offload="optimizer", **changes).time_s
 
 
 @pytest.mark.parametrize("tensor", [3, 32])
@@ -385,6 +393,21 @@ def test_engines_divide_heads_as_servers_do(tensor: int) -> None:
     """Qwen3 0.6B has 16 heads of attention; the message names the option of rollouts."""
     with pytest.raises(BadValue, match=f"`--rollout-tensor {tensor}` does not divide the 16 attention heads"):
         ask(workers=96, rollout_tensor=tensor)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rollout_tensor": 2, "engine_settings": "experts=4"},
+         r"`--engine-settings experts` must divide the 2 devices of `--rollout-tensor` \(got 4\)"),
+        ({"rollout_tensor": 2, "engine_settings": "experts=2"}, "`--engine-settings experts` needs a mixture"),
+        ({"network": "mixtral-8x7b", "workers": 16, "rollout_tensor": 16, "engine_settings": "experts=16"},
+         "`--engine-settings experts=16` does not divide the 8 experts of mixtral-8x7b"),
+    ],
+)  # fmt: skip
+def test_experts_of_engines_are_refused_in_the_words_of_rollouts(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        ask(**changes)
 
 
 def test_engines_over_several_nodes_wait_for_their_network() -> None:

@@ -408,7 +408,7 @@ def test_advice_divides_attention_only_where_keys_and_values_would_be_stored_sev
         ("llama-3.1-70b", {"tensor": 16}, r"must be <= 8, the devices per node \(got 16\): divide the blocks"),
         ("deepseek-v3", {"tensor": 16, "expert_parallel": 16}, "with `--attention-data-parallel 16`"),
         ("mixtral-8x7b", {"tensor": 16, "expert_parallel": 16, "link": "infiniband-ndr"},
-         "16 does not divide the 8 experts of mixtral-8x7b"),
+         "16` does not divide the 8 experts of mixtral-8x7b"),
         ("llama-3-8b", {"tensor": 2, "expert_parallel": 2}, "needs a mixture of experts; llama-3-8b is not one"),
         ("qwen3-30b-a3b", {"expert_parallel": 0}, "`--expert-parallel` must be an integer >= 1"),
         ("qwen3-30b-a3b", {"tensor": 4, "attention_data_parallel": 3},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...counting import GENERATION_PHASES, INPUT
-from ...errors import BadValue
+from ...errors import BadDegree, BadValue
 from ...units import format_si
 from ..blocks.block_records import Attention, Block, CompressedAttention, Experts, LatentAttention
 from ..config import Config, describe_assumption, is_fused, is_with_head, name_of, text_lengths
@@ -127,23 +127,22 @@ def _check_parallelism(
             if not isinstance(mixer, (Attention, LatentAttention, CompressedAttention)):
                 continue
             if mixer.heads % tensor:
-                raise BadValue(f"--tensor {tensor} does not divide the {mixer.heads} attention heads of {name}")
+                raise BadDegree("--tensor", tensor, f"does not divide the {mixer.heads} attention heads of {name}")
             kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else mixer.heads  # latent keys are replicated
             if kv_heads % tensor and tensor % kv_heads:
-                raise BadValue(
-                    f"--tensor {tensor} neither divides the {kv_heads} key and value heads of {name} nor is a multiple"
-                )
+                reason = f"neither divides the {kv_heads} key and value heads of {name} nor is a multiple"
+                raise BadDegree("--tensor", tensor, reason)
     if options.sequence_parallel and lengths.queries % tensor:
-        raise BadValue(f"--tensor {tensor} does not divide a sequence of {lengths.queries} tokens")
+        raise BadDegree("--tensor", tensor, f"does not divide a sequence of {lengths.queries} tokens")
     if options.context_parallel > 1 and not is_fused:
         raise BadValue("--context-parallel requires attention in one kernel, not attn_implementation eager")
     counts = {block.feed_forward.count for block in decoder.blocks if isinstance(block.feed_forward, Experts)}
     degree = options.expert_parallel
     if degree > 1 and not counts:
-        raise BadValue(f"--expert-parallel requires a mixture of experts; {name} is not one")
+        raise BadDegree("--expert-parallel", None, f"needs a mixture of experts; {name} is not one")
     for count in counts:
         if count % degree:
-            raise BadValue(f"--expert-parallel {degree} does not divide the {count} experts of {name}")
+            raise BadDegree("--expert-parallel", degree, f"does not divide the {count} experts of {name}")
     divided = options.expert_tensor_parallel
     sizes = {block.feed_forward.inner_size for block in decoder.blocks if isinstance(block.feed_forward, Experts)}
     if divided > 1 and not sizes:
@@ -179,7 +178,7 @@ def _refuse_options(config: Config, family: Family, options: SequenceOptions) ->
     if options.tensor_parallel > 1:
         raise BadValue(f"--tensor is for language models that write text, such as llama; {name} is not one")
     if options.expert_parallel > 1:
-        raise BadValue(f"--expert-parallel requires a mixture of experts; {name} is not one")
+        raise BadDegree("--expert-parallel", None, f"needs a mixture of experts; {name} is not one")
     if family.reads == "images" and options.needs_sequences:
         raise BadValue(f"{config.where}: {name} reads images, which have no --sequence-length, prefill or decode")
 
