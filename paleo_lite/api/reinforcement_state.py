@@ -64,6 +64,7 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
             devices.trainer,
             question.rollout_tensor,
             0 if question.uses_megatron else framework.master_gathers,
+            framework.stacks_experts,
         ),
         constants,
         adapters=adapters,

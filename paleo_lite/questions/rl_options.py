@@ -208,7 +208,8 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",
         help="Settings of the engine: eager=yes (kernels are launched one by one, without graphs), max-sequences=N, "
         "memory-fraction=FRACTION, kv-cache=FORMAT, experts=N (groups of the --rollout-tensor devices that divide the "
-        "experts of a mixture), transfer=WAY (of new weights: gathered on every device, broadcast by one, resharded).",
+        "experts of a mixture), transfer=WAY (of new weights: gathered on every device, broadcast by one, "
+        "resharded, paired).",
     )  # fmt: skip
     speculation: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",

@@ -11,10 +11,12 @@ from typing import NamedTuple
 GATHERED = "gathered"
 BROADCAST = "broadcast"
 RESHARDED = "resharded"
+PAIRED = "paired"
 TRANSFERS = {
     GATHERED: "every device gathers whole tensors and hands them over to the engine on the same device",
     BROADCAST: "one device gathers whole tensors and broadcasts them over its port to all engines",
     RESHARDED: "every device sends the engines their own parts",
+    PAIRED: "a device of the trainer for each of the engines gathers whole tensors and sends it those that it loads",
 }
 """How weights get from the trainer to the engines."""
 
@@ -68,6 +70,8 @@ class Framework(NamedTuple):
     swaps_reference: bool = False
     # Whether FSDP shards every matrix of an adapter as a unit of its own, which the host gathers in every pass.
     has_adapter_units: bool = False
+    # Whether the matrices of all experts of a block are one tensor of the trainer, of which engines take their parts.
+    stacks_experts: bool = False
     # Times that FSDP gathers every weight in fp32 before an engine gets it; 0 of trainers that send 16 bits.
     master_gathers: int = 0
     merges_adapters: bool = False  # whether adapters are merged into the weights, of which engines get all
@@ -147,6 +151,9 @@ FRAMEWORKS = {
         # False on 2026-01-31 (CHANGELOG.md at 0051cbb), and its default was still that at 004274e; published steps of
         # 559b447 are nearer to forecasts with it (docs/accuracy.md).
         moves_moments=True,
+        # GroupedExperts, src/prime_rl/trainer/models/layers/moe.py; NIXLWeightBroadcast, src/prime_rl/trainer/rl/
+        # broadcast/nixl.py, serves tensors as they are held.
+        stacks_experts=True,
         recomputes_log_probs=False,
     ),
     "slime": Framework(

@@ -18,7 +18,7 @@ from ..formats import bytes_per_number
 from ..machines import Device, read_links
 from ..timing.offload import host_bandwidth_bytes_per_s
 from .constants import RlConstants
-from .frameworks import BROADCAST, GATHERED, RESHARDED
+from .frameworks import BROADCAST, GATHERED, PAIRED, RESHARDED
 
 
 class WeightTransfer(NamedTuple):
@@ -39,6 +39,7 @@ class TransferRoute(NamedTuple):
     senders: int  # devices of the trainer
     rollout_tensor: int
     master_gathers: int = 0  # times that a trainer gathers its weights in fp32 beforehand; 0 if it sends those it has
+    stacks_experts: bool = False  # whether the matrices of all experts of a block are one tensor where parts are sent
 
 
 def count_tensors(layers: Iterable[Layer]) -> int:
@@ -61,11 +62,15 @@ def transfer_weights(
     devices then take the weights without the link.
     """
     tensors = count_tensors(adapters or network.layers)
+    if route.path == RESHARDED and route.stacks_experts and not adapters:
+        tensors = sum(len(layer.weights) for layer in network.layers)
     parameters = sum(layer.parameters for layer in adapters) if adapters else network.parameters
     number_bytes = max(bytes_per_number(precision), 1.0)
     received_bytes = parameters * number_bytes
     if route.path == RESHARDED:
         received_bytes /= min(route.senders, max(route.rollout_tensor, 1))
+    elif route.path == PAIRED and not adapters:
+        received_bytes = _paired_parameters(network, route.rollout_tensor) * number_bytes
     rate = _transfer_rate(topology, route.path, constants)
     # A single device has all weights.
     gathered_bytes = float(route.master_gathers * MASTER_BYTES * parameters) if rate else 0.0
@@ -77,6 +82,16 @@ def transfer_weights(
         tensor_s += constants.converted_s
     time_s = constants.handover_s + seconds + tensors * tensor_s
     return WeightTransfer(time_s, received_bytes, tensors, rate, gathered_bytes)
+
+
+def _paired_parameters(network: Network, rollout_tensor: int) -> float:
+    """Return the parameters that a device of an engine gets: its part of the experts, and all others.
+
+    vLLM cuts the others itself when it loads them. NeMo-RL publishes 69.95 GiB for each of 32 devices of DeepSeek-V3
+    (docs/guides/checkpoint-engine-refit.md at 7ea279a).
+    """
+    experts = sum(layer.parameters for layer in network.layers if is_grouped_product(layer))
+    return network.parameters - experts + experts / max(rollout_tensor, 1)
 
 
 class OffloadedState(NamedTuple):

@@ -17,7 +17,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.distributed.platforms import usual_computer
 from paleo_lite.machines import find_device
 from paleo_lite.reinforcement.constants import rl_constants
-from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
+from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, PAIRED, RESHARDED, TRANSFERS
 from paleo_lite.reinforcement.weights import TransferRoute, count_tensors, gather_blocks, swap_s, transfer_weights
 from paleo_lite.timing.fine_tuning import FineTuning, adapt_layers, adapter_products
 from paleo_lite.timing.offload import host_bandwidth_bytes_per_s
@@ -39,7 +39,7 @@ def test_experts_are_tensors_of_their_own() -> None:
     assert count_tensors(find_network("qwen3-8b").layers) < 1000
 
 
-@pytest.mark.parametrize("path", [GATHERED, BROADCAST, RESHARDED])
+@pytest.mark.parametrize("path", TRANSFERS)
 def test_more_weights_take_longer(path: str) -> None:
     assert moved("qwen3-32b", path) > 2 * moved("qwen3-8b", path)
 
@@ -47,6 +47,27 @@ def test_more_weights_take_longer(path: str) -> None:
 def test_parts_that_go_straight_to_their_places_cost_less_per_expert() -> None:
     costs = {path: moved("qwen3-30b-a3b", path) - moved("qwen3-32b", path) for path in (GATHERED, RESHARDED)}
     assert 0 < costs[RESHARDED] < costs[GATHERED]
+
+
+def test_a_paired_device_gets_its_part_of_the_experts_and_all_other_weights() -> None:
+    """69.95 GiB for each of 32 devices of DeepSeek-V3 (NeMo-RL, docs/guides/checkpoint-engine-refit.md)."""
+    computer = usual_computer("h100-sxm")
+    assert computer is not None
+    route = TransferRoute(PAIRED, 256, rollout_tensor=32)
+    found = transfer_weights(find_network("deepseek-v3"), "bf16", computer.topology(288), route, rl_constants())
+    assert found.bytes == pytest.approx(69.95 * 2**30, rel=0.01)
+
+
+def test_stacked_experts_are_one_tensor_where_parts_are_sent() -> None:
+    """GLM-5.2 has 75 blocks of 256 experts, whose three matrices prime-rl has as three tensors; its NCCL sends each."""
+    computer = usual_computer("h200-sxm")
+    assert computer is not None
+    found = {}
+    for path, stacks in ((RESHARDED, True), (RESHARDED, False), (BROADCAST, True)):
+        route = TransferRoute(path, 64, rollout_tensor=16, stacks_experts=stacks)
+        topology = computer.topology(96)
+        found[path, stacks] = transfer_weights(find_network("glm-5.2"), "bf16", topology, route, rl_constants()).tensors
+    assert found[RESHARDED, True] < 75 * 256 < found[RESHARDED, False] == found[BROADCAST, True]
 
 
 def test_inside_a_node_weights_do_not_wait_for_the_network() -> None:

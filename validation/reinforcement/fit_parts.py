@@ -18,12 +18,17 @@ from paleo_lite.api.reinforcement_state import offloaded_state
 from paleo_lite.errors import PaleoError
 from paleo_lite.questions.records import settings_of
 from paleo_lite.reinforcement.constants import RlConstants
-from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
+from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, PAIRED, RESHARDED
 from paleo_lite.reinforcement.weights import UNIT_PASSES_OF_GATHERED_BLOCKS
 
 from .published import TRANSFER, RlMeasurement
 
-SHARES = {BROADCAST: "broadcast_share", RESHARDED: "resharding_share", GATHERED: "port_share"}
+SHARES = {
+    BROADCAST: "broadcast_share",
+    RESHARDED: "resharding_share",
+    PAIRED: "resharding_share",
+    GATHERED: "port_share",
+}
 """Constants of the rates of the ways of weights."""
 
 

@@ -15,7 +15,7 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadFile, PaleoError
 from paleo_lite.machines import find_device
-from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
+from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, PAIRED, RESHARDED
 
 from ..tables import rows_of
 from .published import STEP, TRAINER, TRANSFER, RlMeasurement
@@ -271,6 +271,8 @@ def _path_of(row: dict[str, str], *, is_apart: bool) -> str:
     """Return the way of the weights."""
     if row["framework"] == "checkpoint-engine":
         return BROADCAST
+    if "checkpoint-engine-refit" in row["source"] and "NIXL" in row["notes"]:
+        return PAIRED
     if re.search(r"P2P|reshard|NIXL|destination-local", row["notes"] + row["source"]):
         return RESHARDED
     return BROADCAST if is_apart else GATHERED
