@@ -72,9 +72,9 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     points: int  # number of steps in the fit
     devices: list[str]
     sources: list[str]
-    held_out: str = ""  # description of the errors on held-out steps
     # Share of the communication of sharded parameters (ZeRO stage 3, FSDP) that computation does not hide.
-    exposed_sharding: float = 0.0
+    exposed_sharding: float
+    held_out: str = ""  # description of the errors on held-out steps
     # Share of their rate that products and attention reach in a step of eager PyTorch, over that on Ampere, by the
     # first digit of the compute capability.
     share_by_generation: dict[str, float] = msgspec.field(default_factory=dict)

@@ -205,6 +205,8 @@ def test_pipelines_are_listed_with_the_parameters_of_their_parts():
     assert sdxl["parameters"] == pytest.approx(2.567e9 + 0.123e9 + 0.695e9 + 0.05e9, rel=0.02)  # the decoder alone
     assert (sdxl["publisher"], sdxl["year"], sdxl["input_shape"]) == ("Stability AI", 2023, [1024, 1024])
     assert rows["wan-2.1-14b"]["group"] == "pipelines for videos"
+    for name, group in (("wan-2.1-1.3b", "pipelines for videos"), ("pixart-sigma", "pipelines for pictures")):
+        assert listing.row_of_pipeline(pipelines()[name]).group == rows[name]["group"] == group
 
 
 def test_networks_are_listed_by_publisher_and_year():
@@ -215,6 +217,12 @@ def test_networks_are_listed_by_publisher_and_year():
     assert [row["name"] for row in page.data.rows][:2] == ["llama-3.1-8b", "llama-2-7b"]  # in the order of the question
 
 
+GROUPS = {
+    "resnet50": "image networks", "bert-base": "text encoders", "llama-3-8b": "language models",
+    "whisper-tiny": "speech models",
+}  # fmt: skip
+
+
 def test_networks_are_listed_in_groups():
-    groups = {row["group"] for row in network_rows(["resnet50", "bert-base", "llama-3-8b"])}
-    assert groups == {"image networks", "text encoders", "language models"}
+    groups = {row["name"]: row["group"] for row in network_rows(list(GROUPS))}
+    assert groups == GROUPS

@@ -36,7 +36,7 @@ GLM = {
 CONFIGS = {
     "glm4v_vision": GLM,
     "glm4v_moe_vision": GLM,
-    "qwen3_vl": QWEN,
+    "qwen3_vl": {**QWEN, "in_channels": 4},
     "qwen3_vl_moe": QWEN,
     "qwen3_omni_moe_vision_encoder": QWEN,
     "qwen3_5": {**QWEN, "deepstack_visual_indexes": []},
@@ -49,7 +49,10 @@ CONFIGS = {
         **SMALL, "image_size": 64, "intermediate_size": 256, "projector_input_dim": 40, "projector_output_dim": 40,
         "vision_output_dim": 40,
     },
-    "pixtral": {**SMALL, "image_size": 64, "head_dim": 16, "spatial_merge_size": 2, "multimodal_projector_bias": False},
+    "pixtral": {
+        **SMALL, "image_size": 64, "num_channels": 1, "head_dim": 16, "spatial_merge_size": 2,
+        "multimodal_projector_bias": False,
+    },
     "intern_vit_6b": {**SMALL, "image_size": 64},
     "gemma4_vision": {**SMALL, "num_key_value_heads": 4, "head_dim": 16, "position_embedding_size": 64},
 }  # fmt: skip

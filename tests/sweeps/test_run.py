@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 import paleo_lite as pl
@@ -37,6 +38,7 @@ from paleo_lite.machines import Machine, find_device
 from paleo_lite.sweeps import run
 from paleo_lite.sweeps import space as space_module
 from paleo_lite.sweeps.best import Goal, find_best
+from paleo_lite.sweeps.columns import make_columns
 from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space, parse_columns
 from paleo_lite.timing import RooflineModel, Workload, predict
@@ -757,3 +759,9 @@ def test_cluster_with_a_killed_worker_writes_the_same(tmp_path, small_chunks) ->
         )  # fmt: skip
     assert killed and done.rows == SMALL.size
     assert there.read_bytes() == here.read_bytes()
+
+
+def test_a_missing_value_hides_none_that_follows_in_its_row() -> None:
+    columns = make_columns([{"name": None, "count": 2, "time_s": None}], ["name"], ["count"], ["time_s"])
+    assert columns["count"].tolist() == [2] and np.isnan(columns["time_s"]).all()
+    assert columns["name"].codes.tolist() == [-1]

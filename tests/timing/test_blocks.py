@@ -54,7 +54,7 @@ def test_share_of_the_largest_products_is_that_of_the_data_sheets_peak() -> None
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
-    head = "scatter = 0.1\npoints = 1\ndevices = []\nsources = []\n"
+    head = "scatter = 0.1\npoints = 1\ndevices = []\nsources = []\nexposed_sharding = 0.9\n"
     (tmp_path / blocks.TRAINING_FILE).write_text(head + text)
     monkeypatch.setattr(files, "shipped_folder", lambda folder: tmp_path)
     with pytest.raises(BadFile, match=message):
