@@ -36,6 +36,14 @@ FORWARD_SHARE_OF_EXCHANGE = 0.5
 """Share of the exchange of activations of a micro-batch that belongs to its forward pass."""
 
 
+FSDP = "full-shard"
+FSDP_GRADIENTS = "fp32"
+"""Precision in which FSDP of frameworks exchanges gradients, of every micro-batch.
+
+It is the default of `reduce_dtype` in verl (verl/workers/fsdp_workers.py at 004c888), prime-rl (ModelConfig of
+src/prime_rl/trainer/config.py) and NeMo-RL (MixedPrecisionPolicy of nemo_rl/models/policy/dtensor_policy_worker.py).
+"""
+
 PASSES_OF_UPDATE = 3.0
 """Forward passes that the host of an update takes for units of FSDP: the backward pass frees, exchanges and gathers.
 
@@ -96,7 +104,9 @@ def time_trainer(
     micro-batch requires. Raise BadValue if the devices cannot be divided so.
     """
     cluster = ClusterScores.uniform(EXPECTED)
-    topology, settings = cluster_prior().cluster_at(cluster, topology, Settings(parallel=parallel))
+    gradients = FSDP_GRADIENTS if parallel.sharding == FSDP else None
+    asked = Settings(parallel=parallel, gradient_precision=gradients)
+    topology, settings = cluster_prior().cluster_at(cluster, topology, asked)
     largest_bytes, recomputation = _largest_memory(largest, topology, settings)
     parallel = msgspec.structs.replace(parallel, **recomputation)
     settings = msgspec.structs.replace(settings, parallel=parallel)

@@ -167,6 +167,21 @@ def test_passes_of_fsdp_wait_for_links_beside_their_kernels() -> None:
     assert (half.update_s - whole.update_s) / (half.forward_s - whole.forward_s) > 2
 
 
+@pytest.mark.parametrize(("sharding", "gathers"), [("full-shard", 4), ("zero-3", 3)])
+def test_gradients_of_fsdp_are_exchanged_in_fp32(sharding: str, gathers: int) -> None:
+    """Two gathers of 16 bits and the gradients: as many bytes as one gather, or two in fp32.
+
+    Of micro-batches of few tokens, whose computation hides hardly any of it.
+    """
+    short = {"response_tokens": 1, "max_tokens": 110, "micro_batch": 1}
+    question = pl.Rl(**{**FULL_SHARD, **short}, framework="verl", sharding=sharding)
+    half, whole = (
+        predict_trainer(question, msgspec.structs.replace(rl_constants(), sharded_share=share)) for share in (1 / 2, 1)
+    )
+    exchanged = (half.update_s - whole.update_s) / (half.forward_s - whole.forward_s)
+    assert exchanged == pytest.approx(gathers, rel=0.05)
+
+
 def test_attention_is_as_fast_under_any_stack() -> None:
     """Twice the slowdown doubles all kernels but those of attention, which 30,000 tokens fill: on one device alone."""
     asked = {**FULL_SHARD, "framework": "verl", "workers": 1, "prompts": 1, "samples_per_prompt": 1, "micro_batch": 1}
@@ -228,7 +243,7 @@ def test_a_quick_host_changes_nothing() -> None:
 def test_moments_come_to_the_devices_for_each_update() -> None:
     """8 of the 12 bytes of AdamW's state per parameter, of which each of two devices has a half, there and back."""
     whole = {"lora": None, "updates_per_step": 2}
-    moved, resident = passes(framework="prime-rl", **whole), passes(framework="openrlhf", **whole)
+    moved, resident = passes(framework="prime-rl", **whole), passes(framework="verl", **whole)
     parameters = find_network("qwen2.5-0.5b").parameters
     assert moved.optimizer_bytes == pytest.approx(12 * parameters / 2, rel=0.01)
     copied_s = swap_s(find_device("h100-sxm"), 8 * parameters / 2, rl_constants(), 2)

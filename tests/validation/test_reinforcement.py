@@ -40,13 +40,15 @@ def test_readers_read_the_steps_that_can_be_asked_for() -> None:
 
 @pytest.mark.needs_data
 def test_every_row_of_the_frameworks_is_asked_or_refused_with_a_reason() -> None:
-    """279 rows, as SOURCES.md states."""
+    """279 rows, as SOURCES.md states, one of which is asked without what its optimizer on the host takes."""
     found = list(framework_rows(DATA))
     asked = [row for row in found if isinstance(row, RlMeasurement)]
-    assert len(found) == 279 and all(len(row.reason) > 20 for row in found if isinstance(row, Refused))
+    partly = [row for row in asked if row.part == STEP and row.time_s is None]
+    assert [row.source.split()[0] for row in partly] == ["miles"] and not {"update"} & set(partly[0].phases)
+    assert len(found) == 279 + len(partly) and all(len(row.reason) > 20 for row in found if isinstance(row, Refused))
     counts = {part: sum(row.part == part for row in asked) for part in (STEP, TRAINER, TRANSFER)}
     assert counts[STEP] >= 20 and counts[TRAINER] >= 30 and counts[TRANSFER] >= 30
-    steps = [row for row in asked if row.part == STEP]
+    steps = [row for row in asked if row.part == STEP and row not in partly]
     assert all(row.time_s is not None and row.phases["generation"] < row.time_s for row in steps)
     assert all(seconds >= 0 for row in asked for seconds in row.phases.values())
     with_xformers = {row.question.engine for row in steps if "XFORMERS" in row.version}

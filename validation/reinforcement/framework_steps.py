@@ -117,6 +117,12 @@ UNFIT = {
 """Why rows are not asked whose source or notes have a text."""
 
 
+HOST_OPTIMIZER = "CPU Adam"
+"""Text of rows whose trainer updates the weights on the host, which no option of `rl` states."""
+
+SKYRL_MICRO_BATCH = 1
+"""Samples of a micro-batch of Qwen3-30B-A3B: examples/train/megatron/run_search_megatron.sh of SkyRL at 844019e."""
+
 CONVERTED_BEFORE = ("after prequantization", "weights start in pinned host memory")
 """Texts of transfers of weights that were converted before, or lie in the format of the engine."""
 
@@ -136,9 +142,15 @@ def framework_rows(data: Path) -> Iterator[RlMeasurement | Refused]:
     """Iterate over all rows, as questions with what was measured, or with the reason for which they are not asked."""
     for row in rows_of(data / "rl" / FILE):
         try:
-            yield _read(row)
+            measured = _read(row)
         except _Missing as missing:
             yield Refused(row["source"], str(missing))
+            continue
+        if HOST_OPTIMIZER in row["offload"]:
+            yield Refused(row["source"], "its optimizer computes on the host: its update and step are not asked")
+            phases = {name: seconds for name, seconds in measured.phases.items() if name != "update"}
+            measured = measured._replace(time_s=None, phases=phases)
+        yield measured
 
 
 def _read(row: dict[str, str]) -> RlMeasurement:
@@ -307,7 +319,7 @@ def _question(row: dict[str, str], **changes: Any) -> pl.Rl:
         "max_tokens": prompt_tokens + _longest_response(row),
         "clipped_share": _clipped_share_of(row["notes"]),
         "updates_per_step": _updates_of(row),
-        "micro_batch": _micro_batch_of(row["micro_batch"], int(row["gpus"] or 8)),
+        "micro_batch": _micro_batch_of(row),
         "micro_batch_tokens": PACKED_TOKENS if row["micro_batch"].startswith("packed") else None,
         "recompute": _recomputation_of(row["notes"]),
         "lora": _lora_of(row["lora"]),
@@ -371,15 +383,17 @@ def _clipped_share_of(notes: str) -> float | None:
     return int(stated[1]) / 100 if stated[1] else float(stated[2])
 
 
-def _micro_batch_of(text: str, devices: int) -> int | None:
+def _micro_batch_of(row: dict[str, str]) -> int | None:
     """Return the samples of a micro-batch of one device; None where they are packed.
 
     verl divides ``ppo_micro_batch_size`` by the devices (verl/workers/fsdp_workers.py).
     """
-    match = re.match(r"(\d+)(/gpu|$|\?| global)", text)
+    if row["framework"] == "SkyRL" and row["train_backend"] == "megatron" and row["train_ep"]:
+        return SKYRL_MICRO_BATCH
+    match = re.match(r"(\d+)(/gpu|$|\?| global)", row["micro_batch"])
     if match is None:
         return None
-    return max(int(match[1]) // devices, 1) if match[2] == " global" else int(match[1])
+    return max(int(match[1]) // int(row["gpus"] or 8), 1) if match[2] == " global" else int(match[1])
 
 
 def _updates_of(row: dict[str, str]) -> int:
