@@ -1,11 +1,13 @@
-"""Computation of a chart that no command prints: memory over batch size and length."""
+"""Computations of charts that no command prints, or prints with less detail."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import BadValue
+from ..extras import require
 from ..machines import Device
 from ..units import parse_range, spell_out_tokens
 from .question import Question
@@ -41,3 +43,50 @@ def memory_ranges(
     workload, machine, model = resolve_question(Question(network, batch_size=batch_size, **settings))
     counts = spell_out_tokens(token_counts) if isinstance(token_counts, str) else token_counts
     return vary_memory(workload, machine, model, parse_range(batch_sizes, "batch sizes"), parse_range(counts, "tokens"))
+
+
+def timeline(path: str | Path, *, slices: int = 500) -> Any:
+    """Read the device activity over time from a profile, for the chart ``timeline``."""
+    from ..questions.profile_options import PROFILE_READER
+
+    require(*PROFILE_READER)
+    from ..profile_analysis.timeline import read_timeline
+    from ..profiles.detect import open_profile
+
+    return read_timeline(open_profile(Path(path)), slices)
+
+
+def fit(*subject: Any, **arguments: Any) -> Any:
+    """Fit a calibration, for the chart ``fit``."""
+    from ..questions.measured import CalibrationQuestion
+    from .calibrations import fit_calibration
+
+    return fit_calibration(CalibrationQuestion(*subject, **arguments))
+
+
+def find_front(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | None = None, **arguments: Any) -> Any:
+    """Find the best rows of a sweep or its Pareto front, for the chart ``pareto``."""
+    from ..questions.best import BestRows, answer_best
+    from ..sweeps.front import BACKGROUND_ROWS, MAX_FRONT_ROWS
+
+    most_rows = MAX_FRONT_ROWS if top is None else top
+    question = BestRows(file=file, pareto=pareto, top=most_rows, sample=BACKGROUND_ROWS, **arguments)
+    return answer_best(question)
+
+
+def rank_locally(
+    network: Any,
+    *,
+    gpus: Sequence[Any] | None = None,
+    weights: Sequence[str] | None = None,
+    context: int | None = None,
+    hardware_files: Any = (),
+) -> Any:
+    """Rank devices, in one format, or formats of a network under llama.cpp, for the chart ``local``."""
+    from ..own_machines.question import LocalQuestion
+    from .local import advise_local
+
+    formats = list(weights or [])
+    question = LocalQuestion(context=context, weights=formats[0] if len(formats) == 1 else None)
+    several = formats if len(formats) > 1 else None
+    return advise_local(network, gpus, question, weights=several, hardware_files=hardware_files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ from ..errors import UnknownName
 from ..extras import require
 from ..files import check_outputs, save
 from ..result import Result
-from .charted import memory_ranges
 
 
 def priced_devices() -> list[str]:
@@ -36,6 +35,9 @@ class ChartKind(NamedTuple):
     description: str  # noun phrase for help texts, without capital letter and period
     # Options of the question that the chart has unless they are given.
     defaults: Callable[[], dict[str, Any]] = dict
+    # Function of `paleo_lite.api.charted` that computes what no command prints, or more than it prints; empty for the
+    # result of the command.
+    computation: str = ""
 
     @property
     def sentence(self) -> str:
@@ -79,13 +81,25 @@ KINDS: dict[str, ChartKind] = {
         "phases of a step of reinforcement learning over the devices with live sequences, or divisions compared",
     ),
     "local": ChartKind(
-        "", "local", "local_chart", "tokens per second of a language model under llama.cpp, by device or by format"
+        "",
+        "local",
+        "local_chart",
+        "tokens per second of a language model under llama.cpp, by device or by format",
+        computation="rank_locally",
     ),
     "pareto": ChartKind(
-        "best", "ranking", "best_chart", "best rows of a sweep by one column, or the Pareto front of several"
+        "best",
+        "ranking",
+        "best_chart",
+        "best rows of a sweep by one column, or the Pareto front of several",
+        computation="find_front",
     ),
     "memory": ChartKind(
-        "", "memory", "memory_chart", "peak memory of a language model by part, over batch size and tokens"
+        "",
+        "memory",
+        "memory_chart",
+        "peak memory of a language model by part, over batch size and tokens",
+        computation="memory_ranges",
     ),
     "cost": ChartKind(
         "predict",
@@ -97,8 +111,12 @@ KINDS: dict[str, ChartKind] = {
     "accuracy": ChartKind(
         "validate", "accuracy", "accuracy_chart", "predicted over measured time of held-out measurements"
     ),
-    "fit": ChartKind("calibrate", "accuracy", "accuracy_chart", "fitted over measured time of a calibration"),
-    "timeline": ChartKind("", "profiles", "timeline_chart", "device activity over time in a profile"),
+    "fit": ChartKind(
+        "calibrate", "accuracy", "accuracy_chart", "fitted over measured time of a calibration", computation="fit"
+    ),
+    "timeline": ChartKind(
+        "", "profiles", "timeline_chart", "device activity over time in a profile", computation="timeline"
+    ),
     "classes": ChartKind("kernels", "profiles", "class_chart", "fractions of time by kernel class in a profile"),
     "kernels": ChartKind("kernels", "profiles", "kernel_roofline", "kernels of a profile under the peaks of a device"),
     "efficiency": ChartKind(
@@ -127,10 +145,6 @@ def chart_of_comparison(comparison: Any) -> str:
     if are_steps(comparison.answers):
         return CHARTS_OF_STEPS[0]
     return {"serve": "serving", "rl": "rl"}.get(comparison.kind, CHARTS_OF_STEPS[0])
-
-
-BACKGROUND_ROWS = 3000
-"""Number of other rows of a sweep that a chart shows behind its Pareto front."""
 
 
 class Plot(Result, msgspec.Struct, frozen=True, eq=False):
@@ -257,70 +271,12 @@ def plot(
         raise UnknownName("chart", kind, KINDS)
     if output is not None:
         check_chart_file(output, kind, force)
-    function = _FUNCTIONS.get(kind)
-    if function is None:
-        function = resolve_name(f"paleo_lite:{KINDS[kind].command}")
-    chart = Plot(kind, function(*subject, **{**KINDS[kind].defaults(), **arguments}), theme)
+    command, computation = KINDS[kind].command, KINDS[kind].computation
+    name = f"paleo_lite.api.charted:{computation}" if computation else f"paleo_lite:{command}"
+    chart = Plot(kind, resolve_name(name)(*subject, **{**KINDS[kind].defaults(), **arguments}), theme)
     if output is not None:
         chart.save(output, force)
     return chart
-
-
-def timeline(path: str | Path, *, slices: int = 500) -> Any:
-    """Read the device activity over time from a profile, for the chart ``timeline``."""
-    from ..questions.profile_options import PROFILE_READER
-
-    require(*PROFILE_READER)
-    from ..profile_analysis.timeline import read_timeline
-    from ..profiles.detect import open_profile
-
-    return read_timeline(open_profile(Path(path)), slices)
-
-
-def _fit(*subject: Any, **arguments: Any) -> Any:
-    """Fit a calibration, for the chart ``fit``."""
-    from ..questions.measured import CalibrationQuestion
-    from .calibrations import fit_calibration
-
-    return fit_calibration(CalibrationQuestion(*subject, **arguments))
-
-
-def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | None = None, **arguments: Any) -> Any:
-    """Find the best rows of a sweep or its Pareto front, for the chart ``pareto``."""
-    from ..questions.best import BestRows, answer_best
-    from ..sweeps.front import MAX_FRONT_ROWS
-
-    most_rows = MAX_FRONT_ROWS if top is None else top
-    question = BestRows(file=file, pareto=pareto, top=most_rows, sample=BACKGROUND_ROWS, **arguments)
-    return answer_best(question)
-
-
-def rank_locally(
-    network: Any,
-    *,
-    gpus: Sequence[Any] | None = None,
-    weights: Sequence[str] | None = None,
-    context: int | None = None,
-    hardware_files: Any = (),
-) -> Any:
-    """Rank devices, in one format, or formats of a network under llama.cpp, for the chart ``local``."""
-    from ..own_machines.question import LocalQuestion
-    from .local import advise_local
-
-    formats = list(weights or [])
-    question = LocalQuestion(context=context, weights=formats[0] if len(formats) == 1 else None)
-    several = formats if len(formats) > 1 else None
-    return advise_local(network, gpus, question, weights=several, hardware_files=hardware_files)
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "local": rank_locally,
-    "memory": memory_ranges,
-    "timeline": timeline,
-    "fit": _fit,
-    "pareto": _pareto,
-}
-"""Functions of the charts that no command computes, or that show more than a command prints."""
 
 
 def _chart_arguments(kind: str, answer: Any) -> list[Any]:

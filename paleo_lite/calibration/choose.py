@@ -22,7 +22,6 @@ from ..files import FileVersion, read_typed, shipped_folder, version_of
 from ..machines import Device, Machine, find_device
 from ..text import format_plural
 from ..timing import BoundModel, Prediction, TimeModel, find_model
-from ..timing.blocks import use_kernel_constants
 from ..timing.calibrated import CalibratedModel
 from ..timing.models import CALIBRATED
 from ..timing.notes import WIDE_INTERVAL
@@ -139,6 +138,8 @@ def choose_model(
         if network is None or execution not in (*UNFUSED_EXECUTIONS, COMPILED):
             return model
         if network.is_language_model:
+            from ..timing.blocks import use_kernel_constants  # which other networks are answered without
+
             return use_kernel_constants(model)
         return with_certain_products(model, device, precision) if network.is_text_encoder else model
     if time_model == CALIBRATED:

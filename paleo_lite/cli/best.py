@@ -9,9 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from ..api.plotting import BACKGROUND_ROWS
 from ..questions.best import BestRows, answer_best
-from ..sweeps.front import MAX_FRONT_ROWS
+from ..sweeps.front import BACKGROUND_ROWS, MAX_FRONT_ROWS
 from .answers import CommandResult, command
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
-from ..api.plotting import CHARTS_OF_STEPS, KINDS, timeline
+from ..api.charted import memory_ranges, rank_locally, timeline
+from ..api.plotting import CHARTS_OF_STEPS, KINDS
 from ..errors import BadValue, UnknownName
+from ..questions.charts import LocalChart, MemoryChart
 from ..questions.kind import KINDS as QUESTIONS
-from ..questions.option import OutputOption
-from ..questions.values import INTEGER
-from . import DEBUG, charted
+from ..questions.option import OutputOption, parameters_of
+from ..questions.values import INTEGER, flatten
+from . import DEBUG, options
 from .answers import AnswerCommand, ChartOutput, CommandResult
 from .question import make_command
 
@@ -115,8 +117,34 @@ def _timeline(path: Path, slices: int) -> CommandResult:
     return CommandResult(drawn=lambda: timeline(path, slices=slices))
 
 
+@click.command("memory", params=[*parameters_of(MemoryChart), DEBUG])
+@options.network()
+def _memory(**arguments: Any) -> CommandResult:
+    """Peak memory of the language model NETWORK by part, over the batch size and over the tokens.
+
+    \b
+      paleo-lite plot memory llama-3.1-8b --gpu h100-sxm --sequence-length 8192 -o memory.png
+      paleo-lite plot memory llama-3.2-1b --gpu a100-sxm-80gb --phase training --token-counts 512:8192:x2 -o memory.png
+    """
+    ranges = memory_ranges(**arguments)
+    return CommandResult(drawn=lambda: ranges)
+
+
+@click.command("local", params=[*parameters_of(LocalChart), DEBUG])
+@options.network()
+def _local(network: str, gpus: tuple[Any, ...], weights: tuple[Any, ...], **arguments: Any) -> CommandResult:
+    """Tokens per second of the language model NETWORK under llama.cpp, by device, or by format on one device.
+
+    \b
+      paleo-lite plot local llama-3.1-8b --gpu rtx3060,rtx4090,apple-m4-max -o local.png
+      paleo-lite plot local qwen3-14b --gpu rtx3060 --context 8192 -o formats.png
+    """
+    advice = rank_locally(network, gpus=flatten(gpus) or None, weights=flatten(weights) or None, **arguments)
+    return CommandResult(drawn=lambda: advice)
+
+
 _CHART_COMMANDS = {
     "timeline": _timeline,
-    "memory": charted.memory,
-    "local": charted.local,
+    "memory": _memory,
+    "local": _local,
 }

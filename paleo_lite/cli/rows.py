@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from ..api.plotting import BACKGROUND_ROWS
 from ..errors import BadValue
 from ..questions.option import Options, OutputOption
 from ..questions.values import INTEGER
@@ -94,7 +93,7 @@ def answer_with_rows(question: Options, options: dict[str, Any], output: dict[st
         if not isinstance(written, Sweep) or not (options["best"] or columns):
             return CommandResult(written.to_dict, written.document)
         from ..sweeps.best import Goal, find_best
-        from ..sweeps.front import MAX_FRONT_ROWS
+        from ..sweeps.front import BACKGROUND_ROWS, MAX_FRONT_ROWS
 
         try:
             result = find_best(

@@ -231,20 +231,21 @@ def document_of(result: Any, shown: Mapping[str, Any], *, memory: bool) -> Any:
 
     Raise BadValue if a layer is to be explained, and the result has several predictions.
     """
-    from ..distributed.table import ScaleTable
     from ..timing import Prediction
 
-    if not isinstance(result, Prediction):
+    if isinstance(result, Prediction):
         if shown.get("explain"):
-            raise BadValue("`--explain` needs a single prediction: give one value of every option, and one device")
-        return result.document(top=shown.get("top")) if isinstance(result, ScaleTable) else result.document()
+            from ..reporting.explanations import explain_layer
+
+            return explain_layer(result, shown["explain"])
+        from ..reporting.predictions import prediction_page
+
+        return prediction_page(result, shown.get("top"), memory)
     if shown.get("explain"):
-        from ..reporting.explanations import explain_layer
+        raise BadValue("`--explain` needs a single prediction: give one value of every option, and one device")
+    from ..distributed.table import ScaleTable
 
-        return explain_layer(result, shown["explain"])
-    from ..reporting.predictions import prediction_page
-
-    return prediction_page(result, shown.get("top"), memory)
+    return result.document(top=shown.get("top")) if isinstance(result, ScaleTable) else result.document()
 
 
 def choose_chart(result: Any, *, of_one: str, of_table: str) -> str:

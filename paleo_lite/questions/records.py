@@ -169,9 +169,11 @@ class SiteOptions(Options):
     @property
     def facility(self) -> Facility | None:
         """What surrounds the devices, in one noun; None if nothing is given."""
+        if not isinstance(self.site, dict):
+            return None
         from ..timing.facility import facility_of_site
 
-        return facility_of_site(self.site if isinstance(self.site, dict) else None)
+        return facility_of_site(self.site)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_FRONT_ROWS = 200_000
 """Maximum number of rows of a Pareto front."""
 
+BACKGROUND_ROWS = 3000
+"""Number of other rows of a sweep that a chart shows behind its Pareto front."""
+
 
 class Selection:
     """Rows that may still be among the best."""

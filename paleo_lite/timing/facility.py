@@ -72,12 +72,12 @@ class Facility(msgspec.Struct, frozen=True):
         return " and ".join(parts)
 
 
-def facility_of_site(site: Mapping[str, float | str] | None) -> Facility | None:
+def facility_of_site(site: Mapping[str, float | str]) -> Facility | None:
     """Return what surrounds the devices from settings such as ``{"electricity": 0.12, "pue": 1.2}``.
 
     Raise BadValue for an unknown setting.
     """
-    settings = {str(name).replace("-", "_"): value for name, value in (site or {}).items()}
+    settings = {str(name).replace("-", "_"): value for name, value in site.items()}
     for name in settings:
         if name not in SITE_SETTINGS:
             raise BadValue(f"`site` has no {name}: it has {', '.join(SITE_SETTINGS)}")

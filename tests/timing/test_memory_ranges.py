@@ -1,7 +1,7 @@
 """The memory of a language model over batch size and tokens, and its chart.
 
 Tests: timing/memory_ranges.py, api/charted.py, reporting/memory.py, reporting/charts/memory.py,
-cli/charted.py, questions/charts.py.
+questions/charts.py.
 """
 
 from __future__ import annotations
