@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .api.measuring import measure
     from .api.plotting import plot
     from .api.question import PictureOptions
-    from .api.result_files import measurements
     from .api.serving import ui
     from .architectures.inputs import Values
     from .calibration.store import Calibration
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from .questions.kernels import kernels, merge_traces, replay_operator
     from .questions.layers import Layers, layers, rule, trace
     from .questions.local import Local, local
+    from .questions.measured import measurements
     from .questions.predict import Predict, predict
     from .questions.profile_comparison import compare
     from .questions.report import report, report_profile
@@ -139,7 +139,7 @@ _MODULES = {
     "links": "api.catalogue",
     "local": "questions.local",
     "measure": "api.measuring",
-    "measurements": "api.result_files",
+    "measurements": "questions.measured",
     "merge_traces": "questions.kernels",
     "network_names": "api.catalogue",
     "networks": "api.catalogue",

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from ..api.result_files import answer
-from ..questions.measured import ResultFilesQuestion
+from ..questions.measured import ResultFilesQuestion, answer_result_files
 from . import options
 from .answers import CommandResult, command, progress_of_long_answers
 
@@ -33,7 +32,7 @@ def measurements(paths: tuple[Path, ...], top: int | None, **arguments: Any) -> 
       paleo-lite measurements bench.json --gpu h100-sxm --tensor 8 --precision fp8
     """
     with progress_of_long_answers("reading files"):
-        result = answer(ResultFilesQuestion(paths=paths, **arguments))
+        result = answer_result_files(ResultFilesQuestion(paths=paths, **arguments))
     failures = [failure["error"] for failure in result.failed]
     document = (lambda: result.document(top=top)) if result.files else None
     return CommandResult(result.to_dict, document, failures=failures)

@@ -10,12 +10,11 @@ import msgspec
 from ..machines import Device
 from ..machines.device import PeakRate
 from ..units import format_si
-from .above_peak import MAX_BOOST, UNEXPLAINED, explain_bytes_above_peak, explain_flops_above_peak
 from .device_time import TIME_KEYS, idle_remedies
 from .iteration_work import OperatorWork, known_sum
 from .notebook import notebook_figures
 from .one_file import FileAnalysis, ReadOptions
-from .peaks import Peaks
+from .peaks import MAX_BOOST, UNEXPLAINED, Peaks, explain_bytes_above_peak, explain_flops_above_peak
 from .steady import SteadyIteration
 
 HOW_TO_RECORD_SHAPES = {

@@ -13,11 +13,10 @@ from ..profiles.detect import Profile
 from ..profiles.names import classify
 from ..result import Result
 from ..text import format_plural
-from .above_peak import explain_flops_above_peak
 from .contradictions import main_precision, operand_precision, precision_in_names
 from .counters import how_to_measure, vendor_of
 from .metrics import achieved_occupancy, device_throughputs
-from .peaks import Peaks
+from .peaks import Peaks, explain_flops_above_peak
 from .recorded_device import MissingDevice
 from .totals import SUMS, KernelTotals, total_kernels
 

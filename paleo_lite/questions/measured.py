@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from ..files import Paths
+from ..files import Paths, to_paths
 from .completion import DEVICE, NETWORK
+from .kind import make_function
 from .names import Names
 from .option import Options, argument, option, options_of
 from .profile_options import FileNames, ProcessOptions
@@ -21,6 +22,7 @@ from .values import INTEGER, NUMBER, TOKENS, CommaSeparated
 if TYPE_CHECKING:
     from ..calibration.measurements import Measurement
     from ..machines import Device
+    from ..result_files.detect import Measurements
 
 FILE_GROUP = "Files"
 MEASURING_GROUP = "Measuring"
@@ -73,6 +75,21 @@ class ResultFilesQuestion(ProcessOptions, RecordedFacts):
     """
 
     paths: Paths = argument("Result files, folders of them, or archives (zip, tar); several are read in parallel.")
+
+
+def answer_result_files(question: ResultFilesQuestion) -> Measurements:
+    """Return what the files say.
+
+    Raise PaleoError for a file that no reader recognises, or one that cannot be read.
+    """
+    from ..result_files.detect import read_results
+
+    facts = options_of(RecordedFacts)
+    user_facts = {name: getattr(question, name) for name in question.given() if name in facts}
+    return read_results(to_paths(question.paths), user_facts, question.jobs, question.scheduler, question.keep_going)
+
+
+measurements = make_function("measurements", ResultFilesQuestion, answer_result_files)
 
 
 @dataclass(frozen=True)

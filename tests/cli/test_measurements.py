@@ -1,6 +1,6 @@
 """``paleo-lite measurements`` as people use it.
 
-Tests: reporting/measurements.py, cli/measurements.py, api/result_files.py.
+Tests: reporting/measurements.py, cli/measurements.py.
 """
 
 from __future__ import annotations

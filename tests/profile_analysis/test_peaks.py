@@ -8,7 +8,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.peaks import Peaks
+from paleo_lite.profile_analysis.peaks import Peaks, explain_bytes_above_peak, explain_flops_above_peak
 
 SECONDS = 500e-6
 FLOPS = 2 * 4096**3
@@ -193,3 +193,35 @@ def test_a_trace_without_shapes_says_what_records_them(tmp_path) -> None:
     assert row["flops_per_s"] is None
     (note,) = [note for note in row["notes"] if "record_shapes=True" in note]
     assert note.startswith("FLOPs are counted from shapes")
+
+
+V100 = find_device("v100-sxm2")
+FP32 = V100.find_peak("fp32")
+WINOGRAD = "volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1"
+SGEMM = "volta_sgemm_128x64_nn"
+
+
+@pytest.mark.parametrize(
+    ("share", "kernels", "options", "reason"),
+    [
+        (1.0, [WINOGRAD], {}, ""),
+        (1.57, [WINOGRAD, SGEMM], {}, "Winograd kernels need fewer multiplications"),
+        (1.57, ["fft2d_r2c_32x32"], {}, "FFT kernels need fewer multiplications"),
+        (6.0, ["volta_h884gemm_256x128_ldg8_nn"], {}, "kernels use tensor cores, but the peak is the fp32 vector peak"),
+        (1.04, [SGEMM], {}, "the clock was probably above the boost clock of the data sheet"),
+        (1.8, [SGEMM], {"device_count": 2}, "the rate is a sum over 2 devices"),
+        (1.8, ["sm80_xmma_gemm_f16f16_f16f32_f32_sptensorop"], {}, "sparse kernels skip zeros"),
+        (2.5, [SGEMM], {"counted_by_profiler": True}, "the FLOP count in the profile is probably too high"),
+        (2.5, [SGEMM], {}, "check `--gpu` and `--precision`"),
+    ],
+)
+def test_reasons_for_flops(share, kernels, options, reason):
+    explained = explain_flops_above_peak(share, FP32, kernels, **{"counted_by_profiler": False, **options})
+    assert reason in explained and bool(explained) == bool(reason)
+
+
+def test_reasons_for_bytes():
+    """A V100 has 6 MB of L2 cache (NVIDIA's V100 whitepaper)."""
+    assert explain_bytes_above_peak(1e6, 0.99, V100) == ""
+    assert "read from the L2 cache of 6" in explain_bytes_above_peak(1e6, 1.5, V100)
+    assert "reused in caches" in explain_bytes_above_peak(1e9, 1.5, V100)
