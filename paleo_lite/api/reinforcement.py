@@ -31,9 +31,7 @@ from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, Samples, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose
 from ..reinforcement.trainer import Batching, LargestMicroBatch, TrainerTimes, time_trainer
-from ..reinforcement.weights import (
-    WeightTransfer,
-)
+from ..reinforcement.weights import WeightTransfer
 from ..serving.cache import NoCacheRoom
 from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
@@ -45,7 +43,14 @@ from ..timing.training_options import TrainingOptions
 from .deployments import Deployments, find_decoder, find_draft
 from .question import Question
 from .reinforcement_devices import Devices, find_devices, part_of
-from .reinforcement_state import has_adapter_units, offloaded_state, swapped_s, transfer_of, with_moved_moments
+from .reinforcement_state import (
+    has_adapter_units,
+    offloaded_state,
+    swapped_s,
+    transfer_of,
+    with_critic,
+    with_moved_moments,
+)
 from .resolve import resolve_question
 from .scaling import PARALLEL_3D
 
@@ -338,6 +343,8 @@ def time_trainer_of(
         largest = LargestMicroBatch(jobs.mean, size)
     adapters = adapter_products(job.workload.trained_layers) if has_adapter_units(question) else ()
     times = time_trainer(job, topology, parallel, batching, largest, constants, adapter_units=len(adapters))
+    if question.rules.has_critic:
+        times = with_critic(times, framework)
     if framework.moves_moments:
         times = with_moved_moments(times, question.updates_per_step, devices, constants)
     state = offloaded_state(question, devices, job.workload.network, times.optimizer_bytes)
@@ -456,6 +463,6 @@ def _reward_model_s(question: Rl, devices: Devices, lengths: Ints, constants: Rl
     network = settings_of(question.reward).get("model")
     if network is None:
         return 0.0
-    reward_question = replace(question, network=network, pipeline=1, expert_parallel=1)
+    reward_question = replace(question, network=network, pipeline=1, expert_parallel=1, lora=None)
     jobs = make_jobs(reward_question, devices.device, lengths)
     return time_trainer_of(reward_question, devices, jobs, lengths, constants).forward_s

@@ -157,7 +157,7 @@ def staying_bytes_of(framework: Framework, trainer: TrainerTimes) -> float:
     """Return the state of the trainer on a device that stays beside an engine on the same device."""
     staying_bytes = 0.0 if framework.offloads_optimizer else trainer.optimizer_bytes
     staying_bytes += 0.0 if framework.offloads_parameters else trainer.parameter_bytes
-    return staying_bytes
+    return trainer.networks * staying_bytes
 
 
 def _steps(question: Rl) -> int | None:

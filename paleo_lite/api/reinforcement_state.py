@@ -18,6 +18,7 @@ from ..distributed.step_causes import KIND as TRAINING
 from ..formats import bytes_per_number
 from ..questions.records import settings_of
 from ..reinforcement.constants import RlConstants
+from ..reinforcement.frameworks import Framework
 from ..reinforcement.rollouts import Rollouts
 from ..reinforcement.step import keeps_weights_on_host
 from ..reinforcement.trainer import TrainerTimes
@@ -37,6 +38,10 @@ from .reinforcement_devices import Devices
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
+
+
+MOMENTS_SHARE = 8 / 12
+"""Share of the moments of AdamW in its state with master weights: two numbers in fp32 of three."""
 
 
 def has_adapter_units(question: Rl) -> bool:
@@ -107,6 +112,16 @@ def offloaded_state(question: Rl, devices: Devices, network: Network, optimizer_
     )
 
 
+def with_critic(times: TrainerTimes, framework: Framework) -> TrainerTimes:
+    """Return the times with the state of a critic of the same shape on the devices, while the policy is trained."""
+    memory_bytes = times.memory_bytes
+    if memory_bytes is not None:
+        resting = framework if framework.offloads_by_phase else None
+        memory_bytes += 0.0 if resting and resting.offloads_optimizer else times.optimizer_bytes
+        memory_bytes += 0.0 if resting and resting.offloads_parameters else times.parameter_bytes
+    return msgspec.structs.replace(times, memory_bytes=memory_bytes, networks=2)
+
+
 def with_moved_moments(times: TrainerTimes, updates: int, devices: Devices, constants: RlConstants) -> TrainerTimes:
     """Return the times with the moments of the optimizer on the devices for the update of the weights alone."""
     moments_bytes = MOMENTS_SHARE * times.optimizer_bytes
@@ -115,10 +130,6 @@ def with_moved_moments(times: TrainerTimes, updates: int, devices: Devices, cons
         memory_bytes = max(memory_bytes - moments_bytes, times.optimizer_bytes + 2 * times.parameter_bytes)
     update_s = times.update_s + updates * _moved_s(devices, moments_bytes, constants)
     return msgspec.structs.replace(times, update_s=update_s, memory_bytes=memory_bytes)
-
-
-MOMENTS_SHARE = 8 / 12
-"""Share of the moments of AdamW in its state with master weights: two numbers in fp32 of three."""
 
 
 def swapped_s(
@@ -137,9 +148,9 @@ def swapped_s(
         if framework.offloads_by_phase:
             framework = framework._replace(offloads_optimizer=False, offloads_parameters=False)  # which phases have
         if framework.offloads_optimizer:
-            swapped_bytes += trainer.optimizer_bytes
+            swapped_bytes += trainer.networks * trainer.optimizer_bytes
         if framework.offloads_parameters:
-            swapped_bytes += trainer.parameter_bytes
+            swapped_bytes += trainer.networks * trainer.parameter_bytes
         if keeps_weights_on_host(framework):
             swapped_bytes += rollouts.weights_bytes / 2  # only on the way out are they needed
     is_reference_on_host = rollouts is not None or framework.swaps_reference

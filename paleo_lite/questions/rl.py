@@ -42,13 +42,20 @@ def _answer(question: Rl) -> RlAnswer:
     network = resolve_network(question.network, None, ())
     if not network.is_language_model:
         raise BadValue(f"`rl` needs a language model that writes text; {network.name} is not one")
-
     if len(settings_of(question.reward)) > 1:
         raise BadValue("give only one of model and seconds of `--reward`")
+    scorer = settings_of(question.reward).get("model")
+    if scorer is not None and not resolve_network(scorer, None, ()).is_language_model:
+        raise BadValue(f"`--reward` model=NETWORK must be a language model (got {scorer})")
     asked, question = question, _with_evidence(question)
     speculation = settings_of(question.speculation)
     if speculation and "tokens" not in speculation:
         raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
+    tools = settings_of(question.tools)
+    if tools and (tools.get("turns", 1) < 2 or "seconds" not in tools):
+        raise BadValue(
+            "`--tools` needs turns=N of at least 2, and seconds=TIME, which a tool takes between two of them"
+        )
     if question.advise:
         chosen = [name for name in _ADVISED if name in question.given()]
         if chosen:

@@ -81,6 +81,7 @@ class TrainerTimes(msgspec.Struct, frozen=True):
     micro_batches: int  # micro-batches of a rank and update
     samples_per_micro_batch: int
     description: str  # the parallel configuration as text
+    networks: int = 1  # that are trained in turn on the same devices: 2 with a critic, each with such state
     adapter_units: int = 0  # matrices of adapters that hosts gather one by one
     waits_for_host: bool = False  # whether an update takes the time of the host, for these matrices
     offloaded: OffloadedState = OffloadedState()  # of each phase, in the times above

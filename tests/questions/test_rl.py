@@ -122,6 +122,22 @@ def test_given_pairs_leave_the_reference_on_the_devices() -> None:
     assert f"{answer.samples} pairs, {2 * answer.samples} sequences" in facts["step"]
 
 
+def test_a_critic_moves_its_state_to_the_host_too() -> None:
+    """Of state that goes to the host and back for the rollouts; the reference, which both have, is left out."""
+    states = {name: ask(algorithm=name, reference="no").phases["state"] for name in ("grpo", "ppo")}
+    assert states["ppo"] == pytest.approx(2 * states["grpo"])
+    beside = {name: ask(algorithm=name, framework="trl").rollout_bytes for name in ("grpo", "ppo")}
+    assert beside["ppo"] > beside["grpo"]
+
+
+def test_a_reward_model_has_no_adapters() -> None:
+    """It takes no longer where the policy has adapters that FSDP shards one by one."""
+    scored = {
+        rank: ask(framework="verl", lora=rank, reward="model=qwen3-0.6b").phases["rewards"] for rank in (None, 16)
+    }
+    assert scored[16] == scored[None]
+
+
 def test_adapters_are_off_under_the_reference() -> None:
     """The reference of adapters is the network without them, and TRL merges them into the weights that it sends."""
     adapters, full = ask(framework="trl", lora=16), ask(framework="trl")
@@ -215,6 +231,9 @@ def test_steps_and_epochs_cost_hours() -> None:
         ({"tensor": 16}, "must be at most the 8 devices of the trainer"),
         ({"framework": "trl", "tensor": 2}, "`--tensor` needs a trainer that divides blocks, which `--framework trl`"),
         ({"speculation": "acceptance=0.5"}, "`--speculation` needs tokens=N"),
+        ({"tools": "turns=3"}, "`--tools` needs turns=N of at least 2, and seconds=TIME"),
+        ({"tools": "seconds=3s"}, "`--tools` needs turns=N of at least 2, and seconds=TIME"),
+        ({"reward": "model=resnet50"}, r"`--reward` model=NETWORK must be a language model \(got resnet50\)"),
         ({"reward": "model=qwen3-0.6b,seconds=3s"}, "give only one of model and seconds of `--reward`"),
         ({"algorithm": "dpo", "rollout_tensor": 2}, "`--rollout-tensor` is for rollouts, and `--algorithm dpo` learns"),
         ({"algorithm": "dpo", "advise": True}, "`--advise` is for rollouts"),

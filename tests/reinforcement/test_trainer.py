@@ -251,6 +251,18 @@ def test_moments_come_to_the_devices_for_each_update() -> None:
     assert moved.memory_bytes < resident.memory_bytes and moved.forward_s == resident.forward_s
 
 
+def test_a_critic_has_state_beside_that_of_the_policy() -> None:
+    """16 bits of each parameter and 12 bytes of AdamW with master weights, over two devices; none that is offloaded."""
+    parameters = find_network("qwen2.5-0.5b").parameters
+    added = {}
+    for offload in (None, "optimizer", "parameters+optimizer"):
+        alone, beside = (passes(lora=None, algorithm=algorithm, offload=offload) for algorithm in ("grpo", "ppo"))
+        added[offload] = beside.memory_bytes - alone.memory_bytes
+    assert added[None] == pytest.approx((2 + 12) * parameters / 2, rel=0.01)
+    assert added["optimizer"] == pytest.approx(2 * parameters / 2, rel=0.01)
+    assert added["parameters+optimizer"] == 0
+
+
 def test_verl_brings_offloaded_state_to_the_devices_for_each_phase() -> None:
     """By hand: 4 bytes of each parameter of FSDP in fp32 and 8 of its moments, of which each of two devices has a half.
 
