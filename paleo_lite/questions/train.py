@@ -253,34 +253,55 @@ def _check_denoiser(question: Train) -> None:
 def _with_micro_batches(question: Train) -> Train:
     """Return the question with the batch of a device that its micro-batches make up.
 
-    Networks in blocks keep the size of their micro-batches, others the number.
+    Networks in blocks keep the size of their micro-batches, others the number. Several values of either are compared,
+    each in a question of its own.
     """
-    size, number = question.micro_batch, question.accumulation
-    batch_size: Any = question.batch_size
-    is_whole = not isinstance(batch_size, (str, list)) and not isinstance(size, list) and not isinstance(number, list)
-    if not is_whole:
+    size, number, batch_size = question.micro_batch, question.accumulation, question.batch_size
+    if any(isinstance(value, (str, list)) for value in (size, number, batch_size)):
         return question
     if size is None:
-        if batch_size is not None and number is not None and batch_size % number:
-            raise BadValue(
-                f"`--batch-size {batch_size}` is what a device computes per step, which does not divide into {number} "
-                f"micro-batches: give `--micro-batch {batch_size}` in its place if {batch_size} is the size of each "
-                f"(as per_device_train_batch_size of transformers is), or a multiple of {number}"
-            )
+        _check_number_of_micro_batches(batch_size, number)
         return question
+    if _keeps_size_of_micro_batches(question):
+        return _with_batch_of_blocks(question, size)
+    return _with_number_of_micro_batches(question, size)
+
+
+def _check_number_of_micro_batches(batch_size: Any, number: int | None) -> None:
+    """Raise BadValue for a batch that does not divide into a number of micro-batches."""
+    if batch_size is not None and number is not None and batch_size % number:
+        raise BadValue(
+            f"`--batch-size {batch_size}` is what a device computes per step, which does not divide into {number} "
+            f"micro-batches: give `--micro-batch {batch_size}` in its place if {batch_size} is the size of each "
+            f"(as per_device_train_batch_size of transformers is), or a multiple of {number}"
+        )
+
+
+def _keeps_size_of_micro_batches(question: Train) -> bool:
+    """Return whether blocks are timed by the micro-batch: on several devices that do more than replicate them."""
+    divides = divides_blocks(question)
+    if not _asks_for_devices(replace(question, micro_batch=None)):
+        return False
+    replicates = (question.strategy or "data") in REPLICATING and not divides and not compares_divisions(question)
+    return not replicates and (divides or has_blocks(question))
+
+
+def _with_batch_of_blocks(question: Train, size: int) -> Train:
+    """Return the question with the batch of a device, unless that of all is given or several devices share one."""
+    if question.global_batch_size is not None or question.tensor * question.pipeline * question.context_parallel > 1:
+        return question
+    number: Any = question.accumulation
+    batch_size: Any = question.batch_size
     samples = size * (number or 1)
-    is_of_several = _asks_for_devices(replace(question, micro_batch=None))
-    replicates = (question.strategy or "data") in REPLICATING and not divides_blocks(question)
-    replicates = replicates and not compares_divisions(question)
-    if is_of_several and not replicates and (divides_blocks(question) or has_blocks(question)):
-        if (
-            question.global_batch_size is not None
-            or question.tensor * question.pipeline * question.context_parallel > 1
-        ):
-            return question
-        if batch_size not in (None, samples) and number is not None:
-            raise BadValue(_disagreement(batch_size, size, samples))
-        return replace(question, batch_size=batch_size or samples, accumulation=None)
+    if batch_size not in (None, samples) and number is not None:
+        raise BadValue(_disagreement(batch_size, size, samples))
+    return replace(question, batch_size=batch_size or samples, accumulation=None)
+
+
+def _with_number_of_micro_batches(question: Train, size: int) -> Train:
+    """Return the question with the number of micro-batches of a size instead of the size."""
+    batch_size: Any = question.batch_size
+    number: Any = question.accumulation
     if question.global_batch_size is not None:
         if has_blocks(question) and number is None:
             return question
@@ -288,6 +309,7 @@ def _with_micro_batches(question: Train) -> Train:
             "`--micro-batch` is a part of `--batch-size`, the batch of a device: give one of these instead of "
             "`--global-batch-size`"
         )
+    samples = size * (number or 1)
     if batch_size is None:
         return replace(question, batch_size=samples, micro_batch=None)
     if batch_size % size or (number is not None and samples != batch_size):
