@@ -12,6 +12,7 @@ from ..architectures.pipelines.records import pipelines
 from ..architectures.pipelines.sampling import find_pipeline
 from ..calibration.picture_causes import seconds_of
 from ..calibration.store import AnyCalibration, find_calibration
+from ..engines.records import USUAL_ENGINE
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
 from ..machines import Machine, find_device
@@ -256,7 +257,7 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
         precision=precision_of(facts) if weights is None else None,
         weights=weights,
         kv_cache=_kv_cache(facts),
-        engine=str(facts.get("engine") or "vllm"),
+        engine=str(facts.get("engine") or USUAL_ENGINE),
         input_tokens=prompt,
         output_tokens=written,
         rate=rate,

@@ -11,7 +11,9 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import BadValue
+from ..engines.records import SERVERS
+from ..engines.records.record import DynamoWorker, Server
+from ..errors import BadValue, join_with_or
 from ..text import slug
 from .launch import (
     CONFIGURATION,
@@ -46,7 +48,6 @@ SERVICE_NAMES = {"worker": "server", "prefill": "prefill", "decode": "decode"}
 POD_ADDRESS = {"fieldRef": {"fieldPath": "status.podIP"}}
 
 NGINX_IMAGE = "nginx:1.29"
-LLM_D_IMAGE = "ghcr.io/llm-d/llm-d:v0.2.0"
 LLM_D_PROXY_PORT = 8200
 """Port of a server behind the chart's proxy, which fetches keys and values."""
 
@@ -245,12 +246,18 @@ def _service(name: str, **options: str) -> dict[str, Any]:
     }
 
 
+def _is_of_llm_d(server: Server) -> bool:
+    """Return whether llm-d's chart starts an engine."""
+    return server.launcher is not None and bool(server.launcher.llm_d_image)
+
+
 def llm_d_values(deployment: Deployment) -> StartFile:
-    """Return the values of llm-d's chart of a model service, whose pools are those of vLLM."""
+    """Return the values of llm-d's chart of a model service."""
     pools = pools_of(deployment)
     for pool in pools.values():
-        if not pool.engine.name.startswith("vllm"):
-            raise BadValue(f"llm-d's chart starts vllm (got {pool.engine.name}): name the file .dynamo.yaml")
+        if not _is_of_llm_d(pool.engine):
+            started = join_with_or(sorted({server.program for server in SERVERS.values() if _is_of_llm_d(server)}))
+            raise BadValue(f"llm-d's chart starts {started} (got {pool.engine.name}): name the file .dynamo.yaml")
         _check_node(pool)
     decode = pools.get("decode", deployment)
     repository = _checked_parts(decode).repository
@@ -272,7 +279,7 @@ def llm_d_values(deployment: Deployment) -> StartFile:
         values["routing"]["proxy"] = {"enabled": True, "connector": "nixlv2", "secure": False}
         values["prefill"] = _llm_d_pool(pools["prefill"], PORT, is_split=True)
         values["decode"] = _llm_d_pool(decode, LLM_D_PROXY_PORT, is_split=True)
-    versions = f"llm-d-modelservice v0.4.0, {LLM_D_IMAGE}"
+    versions = f"llm-d-modelservice v0.4.0, {_launcher_of(decode).llm_d_image}"
     start = f"helm install {_name_of(deployment)} llm-d-modelservice/llm-d-modelservice -f {{file}}"
     return StartFile([values], versions, start, (*_notes_of(deployment), *node_notes(deployment, is_stated=False)))
 
@@ -285,7 +292,7 @@ def dynamo_graph(deployment: Deployment) -> StartFile:
         mode = deployment.router if deployment.router == RANDOM else "kv"
         router = {"envs": [{"name": "DYN_ROUTER_MODE", "value": mode}]}
     decode = pools.get("decode", deployment)
-    frontend_image = _launcher_of(decode).dynamo_image
+    frontend_image = _dynamo_of(decode).image
     services: dict[str, Any] = {
         "Frontend": {
             "componentType": "frontend",
@@ -302,7 +309,7 @@ def dynamo_graph(deployment: Deployment) -> StartFile:
         "metadata": {"name": _name_of(deployment)},
         "spec": {"services": services},
     }
-    images = dict.fromkeys(_launcher_of(pool).dynamo_image for pool in pools.values())
+    images = dict.fromkeys(_dynamo_of(pool).image for pool in pools.values())
     versions = f"Dynamo 1.4.0 (nvidia.com/v1alpha1), {', '.join(images)}"
     notes = (*_notes_of(deployment), *node_notes(deployment))
     return StartFile([graph], versions, "kubectl apply -f {file}", notes)
@@ -328,7 +335,7 @@ def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[
     devices = {"nvidia.com/gpu": str(on_device.devices)}
     container = {
         "name": "vllm",
-        "image": LLM_D_IMAGE,
+        "image": _launcher_of(pool).llm_d_image,
         "modelCommand": "vllmServe",
         "args": arguments,
         "env": variables,
@@ -340,13 +347,19 @@ def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[
     return {"create": True, "replicas": pool.replicas, "parallelism": parallelism, "containers": [container]}
 
 
+def _dynamo_of(pool: Deployment) -> DynamoWorker:
+    """Return Dynamo's worker for the engine of a pool; raise BadValue if it has none."""
+    worker: DynamoWorker | None = _launcher_of(pool).dynamo
+    if worker is None:
+        raise BadValue(f"Dynamo has no worker for {pool.engine.name}")
+    return worker
+
+
 def _dynamo_service(pool: Deployment, role: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the workers of a pool in Dynamo's graph, on nodes with some labels."""
     launcher, parts, devices = _launcher_of(pool), _checked_parts(pool), pool.on_device.devices
-    if not launcher.dynamo_worker:
-        raise BadValue(f"Dynamo has no worker for {pool.engine.name}")
-    name_option = "--model" if launcher.dynamo_worker == "dynamo.vllm" else "--model-path"
-    arguments = [name_option, parts.repository, "--served-model-name", parts.repository]
+    worker = _dynamo_of(pool)
+    arguments = [worker.repository_option, parts.repository, "--served-model-name", parts.repository]
     if launcher.file_option:
         arguments += ["--override-engine-args", json.dumps({**_engine_arguments(pool), **parts.entries})]
     else:
@@ -354,15 +367,13 @@ def _dynamo_service(pool: Deployment, role: str, labels: Mapping[str, str]) -> d
     service: dict[str, Any] = {"componentType": "worker"}
     if role != "worker":
         service["subComponentType"] = role
-        arguments += ["--disaggregation-mode", role]
-        if pool.engine.name.startswith("sglang"):
-            arguments += ["--disaggregation-transfer-backend", "nixl"]
+        arguments += ["--disaggregation-mode", role, *worker.pool_options]
     nodes = count_nodes(pool)
     if nodes > 1:
         service["multinode"] = {"nodeCount": nodes}
     container: dict[str, Any] = {
-        "image": launcher.dynamo_image,
-        "command": ["python3", "-m", launcher.dynamo_worker],
+        "image": worker.image,
+        "command": ["python3", "-m", worker.module],
         "args": arguments,
     }
     if parts.environment:

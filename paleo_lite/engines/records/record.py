@@ -147,6 +147,15 @@ HEAD = "HEAD"
 """Word that stands for the address of the first node in commands."""
 
 
+class DynamoWorker(msgspec.Struct, frozen=True):
+    """What NVIDIA Dynamo starts for an engine."""
+
+    module: str
+    image: str  # of its container
+    repository_option: str = "--model-path"  # option that names the repository of the network
+    pool_options: tuple[str, ...] = ()  # further options of a server of split pools
+
+
 class Launcher(msgspec.Struct, frozen=True):
     """Options of the command that starts an engine's server."""
 
@@ -179,9 +188,8 @@ class Launcher(msgspec.Struct, frozen=True):
     priorities: tuple[str, ...] = ()  # words that let requests have priorities; empty if none do
     pools: PoolLauncher | None = None  # how servers of split pools are started; None if nothing is known of it
     image: str = ""  # image of a container that has the engine; empty if none is known
-    # Module of Dynamo's worker for the engine, and image of its container; empty if it has none.
-    dynamo_worker: str = ""
-    dynamo_image: str = ""
+    dynamo: DynamoWorker | None = None  # Dynamo's worker for the engine; None if it has none
+    llm_d_image: str = ""  # image of llm-d's chart of a model service for the engine; empty if it has none
     file_option: str = ""  # option that names a YAML file with further options; empty if there is none
     # Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
     # mapping is written only if one of its settings is none of `options`.

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from ...machines import Device
-from .record import HEAD, Capability, DraftWords, Handover, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
+from .record import (
+    HEAD,
+    Capability,
+    DraftWords,
+    DynamoWorker,
+    Handover,
+    Kernels,
+    Launcher,
+    NodeWords,
+    PoolLauncher,
+    Server,
+    Versions,
+)
 
 CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
 """Chunk of prompts in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
@@ -116,8 +128,11 @@ SGLANG = Server(
             sources=("https://docs.sglang.io/docs/advanced_features/pd_disaggregation.md",),
         ),
         image="lmsysorg/sglang:v0.5.12",
-        dynamo_worker="dynamo.sglang",
-        dynamo_image="nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.4.0",
+        dynamo=DynamoWorker(
+            "dynamo.sglang",
+            "nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.4.0",
+            pool_options=("--disaggregation-transfer-backend", "nixl"),
+        ),
         converts_weights="SGLANG_FORCE_FP8_MARLIN=1",
         converts_fp4=True,
         stage_blocks="SGLANG_PP_LAYER_PARTITION",

@@ -6,7 +6,18 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from .record import Capability, DraftWords, Handover, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
+from .record import (
+    Capability,
+    DraftWords,
+    DynamoWorker,
+    Handover,
+    Kernels,
+    Launcher,
+    NodeWords,
+    PoolLauncher,
+    Server,
+    Versions,
+)
 
 TRANSFER = "cache_transceiver_config: {backend: DEFAULT}"
 
@@ -92,8 +103,7 @@ TENSORRT_LLM = Server(
             sources=("https://nvidia.github.io/TensorRT-LLM/features/disagg-serving.html",),
         ),
         image="nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
-        dynamo_worker="dynamo.trtllm",
-        dynamo_image="nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.4.0",
+        dynamo=DynamoWorker("dynamo.trtllm", "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.4.0"),
         file_option="--extra_llm_api_options",
         file_options=(
             ("enable_attention_dp", "has_groups"),
