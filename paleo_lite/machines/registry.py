@@ -7,15 +7,15 @@ unique: an ambiguous name is an error that lists the candidates.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName, UnknownPrecision
-from ..files import file_exists, read_typed, shipped_folder
+from ..files import read_typed, shipped_folder
 from ..text import normalize_name
 from ..units import check_positive, format_si, parse_quantity
 from .clouds import find_instance
@@ -121,19 +121,15 @@ def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     return sorted(devices.values(), key=lambda device: device.id)
 
 
-_LONGEST_ID = 100
+@cache
+def _shipped_ids() -> Mapping[str, str]:
+    """Return the ids of the shipped devices by their normalized names, without reading the files."""
+    stems = (path.stem for path in shipped_folder("hardware").glob("*.toml") if path.stem != "links")
+    return {normalize_name(stem): stem for stem in stems}
 
 
-def _shipped_device_of_id(device_id: str) -> Device | None:
-    """Return the shipped device with an id, without reading the files of the others; None if there is none."""
-    return None if len(device_id) > _LONGEST_ID else _device_of_short_id(device_id)
-
-
-@lru_cache(512)  # bounded, as are its keys: a page is asked for names that nobody has
-def _device_of_short_id(device_id: str) -> Device | None:
-    path = shipped_folder("hardware") / f"{device_id}.toml"
-    return _shipped_device(path) if file_exists(path) else None
-
+_ID = re.compile(r"[A-Za-z0-9 _-]+")
+"""Spelling of the id of a device, which is never a path."""
 
 _INDEX = re.compile(r"[0-9]{1,2}")
 """Number that is no name of a device, though one is the name of a Gaudi without its series; 4090 is a name."""
@@ -148,10 +144,10 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     if isinstance(name, Device):
         return name
     further = [Path(file) for file in files]
-    if not further and re.fullmatch(r"[a-z0-9-]+", name) and name != "links":
-        shipped = _shipped_device_of_id(name)
-        if shipped is not None:
-            return shipped
+    if not further and _ID.fullmatch(name):
+        device_id = _shipped_ids().get(normalize_name(name))
+        if device_id is not None:  # most names are ids: the files of the other devices are not read
+            return _shipped_device(shipped_folder("hardware") / f"{device_id}.toml")
     devices = {device.id: device for device in list_devices(further)}
     if _INDEX.fullmatch(name.strip()):
         raise BadValue(f"{name} is a number, and no name of a GPU: give a name, such as h100-sxm")

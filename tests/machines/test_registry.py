@@ -9,7 +9,8 @@ import pytest
 
 from paleo_lite.errors import AmbiguousName, BadDevice, BadValue, UnknownName, UnknownPrecision
 from paleo_lite.files import shipped_folder
-from paleo_lite.machines import Machine, find_device, list_devices, read_device, read_links
+from paleo_lite.machines import Machine, find_device, list_devices, read_device, read_links, registry
+from paleo_lite.text import normalize_name
 
 
 @pytest.mark.parametrize(
@@ -326,3 +327,18 @@ def test_an_index_is_no_name(index: str) -> None:
     with pytest.raises(BadValue, match="is a number, and no name of a GPU"):
         find_device(index)
     assert find_device("4090").id == "rtx4090"
+
+
+def test_an_id_is_no_name_of_another_device() -> None:
+    """A name that is the id of a device is answered by its file alone."""
+    devices = list_devices()
+    for device in devices:
+        spellings = {normalize_name(name) for name in (device.name, *device.aliases)}
+        others = [other.id for other in devices if other is not device and normalize_name(other.id) in spellings]
+        assert not others, f"hardware/{device.id}.toml: its name or an alias is that of {others[0]}: change it"
+
+
+@pytest.mark.parametrize("spelling", ["rtx-4090", "RTX 4090", "NVIDIA RTX4090", "rtx_4090"])
+def test_another_spelling_of_an_id_reads_one_file(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "list_devices", None)
+    assert find_device(spelling).id == "rtx4090"
