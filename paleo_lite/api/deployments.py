@@ -263,7 +263,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
 
 def usual_nodes(device: Device, devices: int) -> Topology | None:
     """Return the usual computers that so many devices are in; None where one is enough, or none is known."""
-    computer = usual_computer(device.id)
+    computer = None if devices == 1 else usual_computer(device.id)
     if computer is None or computer.between is None or devices <= computer.devices_per_node:
         return None
     topology = computer.topology(devices)

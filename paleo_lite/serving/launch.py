@@ -177,7 +177,8 @@ def host_devices(deployment: Deployment) -> int:
 
 def count_nodes(deployment: Deployment) -> int:
     """Return the number of hosts that a replica is on."""
-    return -(-deployment.on_device.devices // host_devices(deployment))
+    devices = deployment.on_device.devices
+    return 1 if devices == 1 else -(-devices // host_devices(deployment))
 
 
 def _node_words(deployment: Deployment) -> NodeWords | None:
