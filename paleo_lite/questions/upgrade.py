@@ -259,6 +259,7 @@ BROUGHT = {
         "--reward-model": "is `--reward model=NETWORK`",
         "--turns": "is `--tools turns=N,seconds=TIME`",
         "--max-turns": "is `--tools turns=N,seconds=TIME`",
+        "--critic": "is a part of `--algorithm ppo`, and of no other algorithm",
         "--beta": "is not needed: `--reference yes` says that a penalty is computed, whatever its weight",
         "--kl-coef": "is not needed: `--reference yes` says that a penalty is computed, whatever its weight",
         "--num-generations": "is `--samples-per-prompt`",

@@ -60,8 +60,9 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Standard deviations of the logarithms of phases, with networks held out.
     generation_deviation: float
     update_deviation: float
-    other_deviation: float
-    # Additional deviation of rollouts and trainer under a framework to which no constant was fitted.
+    transfer_deviation: float  # with sources held out
+    other_deviation: float  # of state that goes to the host, and of the host itself
+    # Additional deviation of rollouts, and of the trainer, under a framework to which no constant was fitted.
     framework_deviation: float
     sources: tuple[str, ...]
 

@@ -133,20 +133,21 @@ def compose(setup: StepSetup, parts: Parts, constants: RlConstants) -> RlStep:
 def _interval(
     time_s: float, exposed: Mapping[str, float], setup: StepSetup, parts: Parts, constants: RlConstants
 ) -> tuple[float, float]:
-    """Return the 90% interval of a step; errors of its phases are independent, except those of the trainer's passes."""
+    """Return the 90% interval of a step; errors of its phases are independent, except those of the trainer's passes.
+
+    Those of a framework to which no constant was fitted are of the engine and of the trainer, each for itself.
+    """
     passes_s = sum(exposed.get(name, 0.0) for name in OF_TRAINER)
     generation_s = sum(exposed.get(name, 0.0) for name in OF_ROLLOUTS)
-    variance = 0.0
-    if not setup.framework.is_measured:
-        variance += ((passes_s + generation_s) * constants.framework_deviation) ** 2
-    variance += (passes_s * constants.update_deviation) ** 2
+    of_framework = 0.0 if setup.framework.is_measured else constants.framework_deviation
+    variance = (passes_s * math.hypot(constants.update_deviation, of_framework)) ** 2
     if parts.rollouts is not None:
-        deviation = constants.generation_deviation
+        width = 0.0
         if 0 < parts.rollouts.low_s < parts.rollouts.high_s:
             width = math.log(parts.rollouts.high_s / parts.rollouts.low_s) / (2 * Z_90)
-            deviation = math.hypot(deviation, width)
-        variance += (generation_s * deviation) ** 2
-    for name in ("transfer", "state", "host"):
+        variance += (generation_s * math.hypot(constants.generation_deviation, width, of_framework)) ** 2
+    variance += (exposed.get("transfer", 0.0) * constants.transfer_deviation) ** 2
+    for name in ("state", "host"):
         variance += (exposed.get(name, 0.0) * constants.other_deviation) ** 2
     factor = math.exp(Z_90 * math.sqrt(variance) / time_s)
     return time_s / factor, time_s * factor

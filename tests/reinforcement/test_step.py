@@ -5,19 +5,21 @@ Tests: reinforcement/step.py, reinforcement/algorithms.py, reinforcement/framewo
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 import pytest
 
 from paleo_lite.reinforcement.algorithms import ALGORITHMS
-from paleo_lite.reinforcement.constants import rl_constants
+from paleo_lite.reinforcement.constants import RlConstants, rl_constants
 from paleo_lite.reinforcement.frameworks import FRAMEWORKS, TRANSFERS
 from paleo_lite.reinforcement.rollouts import Rollouts
 from paleo_lite.reinforcement.step import PHASES, Parts, StepSetup, compose
 from paleo_lite.reinforcement.trainer import TrainerTimes
 from paleo_lite.reinforcement.weights import WeightTransfer
 from paleo_lite.timing.activity import Activity
+from paleo_lite.timing.intervals import Z_90
 
 TRAINER = TrainerTimes(
     forward_s=10.0, update_s=30.0, imbalance=1.1, bubble_share=0.1, memory_bytes=1e9,
@@ -30,7 +32,9 @@ ROLLOUTS = Rollouts(
 )  # fmt: skip
 
 
-def step_of(name: str = "grpo", rollouts: Rollouts | None = ROLLOUTS, **changes: Any) -> Any:
+def step_of(
+    name: str = "grpo", rollouts: Rollouts | None = ROLLOUTS, constants: RlConstants | None = None, **changes: Any
+) -> Any:
     setup = StepSetup(
         ALGORITHMS[name], FRAMEWORKS["generic"], 16, has_reference=ALGORITHMS[name].has_reference,
         has_old_log_probs=ALGORITHMS[name].has_old_log_probs, is_colocated=True, steps_off=0,
@@ -38,7 +42,9 @@ def step_of(name: str = "grpo", rollouts: Rollouts | None = ROLLOUTS, **changes:
     setup = msgspec.structs.replace(setup, **changes)
     critic = TRAINER if ALGORITHMS[name].has_critic else None
     return compose(
-        setup, Parts(rollouts, TRAINER, critic, 0.0, WeightTransfer(5.0, 1e9, 100, 1e9), 4.0), rl_constants()
+        setup,
+        Parts(rollouts, TRAINER, critic, 0.0, WeightTransfer(5.0, 1e9, 100, 1e9), 4.0),
+        constants or rl_constants(),
     )
 
 
@@ -101,6 +107,19 @@ def test_frameworks_move_weights_in_known_ways(name: str) -> None:
     framework = FRAMEWORKS[name]
     assert {framework.transfer, framework.transfer_apart} <= set(TRANSFERS)
     assert framework.micro_batch_tokens > 0 and framework.description
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"), [("framework", math.hypot(100, 10 + 10 + 30)), ("transfer", 5.0), ("update", 10 + 10 + 30)]
+)
+def test_engine_trainer_and_transfer_err_each_for_itself(name: str, seconds: float) -> None:
+    """With one deviation alone, of the root of the sum of squares of the parts that have it."""
+    names = ("generation", "update", "transfer", "other", "framework")
+    constants = msgspec.structs.replace(rl_constants(), wake_s=0.0, **{f"{each}_deviation": 0.0 for each in names})
+    constants = msgspec.structs.replace(constants, **{f"{name}_deviation": 0.2})
+    certain = msgspec.structs.replace(ROLLOUTS, low_s=100.0, high_s=100.0)
+    step = step_of(rollouts=certain, constants=constants)
+    assert math.log(step.interval[1] / step.time_s) == pytest.approx(Z_90 * 0.2 * seconds / step.time_s)
 
 
 def test_uncertain_rollouts_widen_the_interval() -> None:
