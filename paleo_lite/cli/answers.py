@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from ..api.plotting import KINDS, Plot, check_chart_file
-from ..errors import BadValue
+from ..errors import BadValue, UnknownName
 from ..questions.kind import KINDS as QUESTIONS
 from ..questions.names import ListedNames, Names
 from ..questions.option import Options, OutputOption, parameters_of
@@ -24,6 +24,18 @@ FORMATS = ("table", "json", "csv", "markdown")
 
 MOST_FAILURES = 20
 """Most messages about failed parts that are printed; the others are only counted."""
+
+
+class Subcommands(click.Group):
+    """Group of the commands of a command, which lists them where an unknown one is called."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a command by its name; raise click's error with the valid names."""
+        command = super().get_command(ctx, name)
+        if command is None and not name.startswith("-") and not ctx.resilient_parsing:
+            unknown = UnknownName(f"command of `{ctx.info_name}`", name, self.commands, lists_all=True)
+            raise click.UsageError(str(unknown), ctx)
+        return command
 
 
 class CommandResult(NamedTuple):

@@ -7,10 +7,10 @@ import click
 from ..api.calibrations import calibrations as find_calibrations
 from ..questions.completion import CALIBRATION
 from ..result import Result
-from .answers import AnswerCommand
+from .answers import AnswerCommand, Subcommands
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def calibrations() -> None:
     """List the shipped calibrations, or show the parameters of one."""
 

@@ -14,14 +14,14 @@ from ..questions.records import DeviceOptions
 from ..questions.values import Quantity
 from ..reporting.document import SCREEN_LINES
 from ..result import Result
-from .answers import AnswerCommand, CommandResult
+from .answers import AnswerCommand, CommandResult, Subcommands
 
 
 def _hardware_files() -> list[click.Parameter]:
     return parameters_of(DeviceOptions, "hardware_files")
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def hardware() -> None:
     """List the devices and links, show the figures of a device with their sources, or audit the files."""
 

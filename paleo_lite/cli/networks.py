@@ -13,10 +13,10 @@ from ..questions.records import SizeOptions, SquareSize
 from ..reporting.document import SCREEN_LINES
 from ..result import Result
 from . import DEBUG, options
-from .answers import AnswerCommand, CommandResult
+from .answers import AnswerCommand, CommandResult, Subcommands
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def networks() -> None:
     """List the shipped networks, show the layers of one, or export a descriptor."""
 
