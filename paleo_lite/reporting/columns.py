@@ -186,6 +186,7 @@ _RESULTS = (
     _rate("tokens_per_s", "tokens\nper s", "tokens per second of all devices"),
     _bytes("memory_bytes", "memory", "peak memory of the device that needs most"),
     _flag("fits", "fits", "whether it fits into the memory of the device"),
+    _count("largest_batch", "largest\nbatch", "largest batch that fits into the memory"),
     _count(
         "largest_micro_batch", "largest\nmicro-batch", "largest micro-batch that fits into the memory, of any number"
     ),

@@ -73,7 +73,7 @@ def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
             find_column("remedy_options", key="options", title=f"options of {command}"),
             find_column("memory_bytes", key="total_bytes"),
             "fits",
-            "largest_micro_batch",
+            "largest_batch" if fit.optimizer is None else "largest_micro_batch",
             "time_ratio",
         )
         title = f"Remedies, best first ({format_bytes(fit.usable_bytes)} usable)"

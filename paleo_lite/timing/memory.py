@@ -125,7 +125,7 @@ class MemoryRemedy(msgspec.Struct, frozen=True):
     largest_batch: int | None  # that fits with the change, in as many micro-batches
     # Step time with the change over the step time without it; None if it was not predicted.
     time_ratio: float | None = None
-    options: str = ""  # of `train` that ask for the change
+    options: str = ""  # of `train`, at inference of `predict`, that ask for the change
     largest_micro_batch: int | None = None  # that fits with the change, in any number
 
 
