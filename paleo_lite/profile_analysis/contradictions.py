@@ -91,6 +91,7 @@ class OriginEvidence(msgspec.Struct, frozen=True):
     on_processor: str = ""  # what computed all kernels on the processor of the host; empty if a device did
     # Maker of the devices that its profiler or the library of a kernel is for, and what tells it.
     maker: tuple[str, str] | None = None
+    capability: float | None = None  # compute capability that the profiler recorded
 
 
 def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None) -> OriginEvidence:
@@ -113,6 +114,7 @@ def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None
         kepler_kernel=kepler_kernels[0] if kepler_kernels else "",
         on_processor=profile.on_processor,
         maker=_find_maker(profile, seconds),
+        capability=profile.capability,
     )
 
 
@@ -244,6 +246,8 @@ def _contradicts_device(evidence: OriginEvidence, device: Device) -> str | None:
     if re.fullmatch(r"\d+\.\d+", device.capability) is None:  # only NVIDIA's capabilities are numbers
         return None
     capability = float(device.capability)
+    if evidence.capability not in (None, capability):
+        return f"it was taken on a device of compute capability {evidence.capability}, {device.name} has {capability}"
     if evidence.minimum_capability is not None and evidence.minimum_capability[0] > capability:
         minimum, kernel = evidence.minimum_capability
         return f"its kernel {kernel[:60]} needs compute capability {minimum:g}, {device.name} has {capability:g}"

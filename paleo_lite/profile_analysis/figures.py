@@ -12,6 +12,7 @@ from ..machines.device import PeakRate
 from ..units import format_si
 from .device_time import TIME_KEYS, idle_remedies
 from .iteration_work import OperatorWork, known_sum
+from .measured_shares import MeasuredShare, share_of_kernels
 from .notebook import notebook_figures
 from .one_file import FileAnalysis, ReadOptions
 from .peaks import MAX_BOOST, UNEXPLAINED, Peaks, explain_bytes_above_peak, explain_flops_above_peak
@@ -39,7 +40,10 @@ def make_row(analysis: FileAnalysis, peaks: Peaks | None, reading: ReadOptions) 
             peaks = peaks.in_precision(analysis.steady.precision)
         peak_per_s = None if peaks is None else peaks.rate.per_s
         figures = steady_figures(analysis.steady, peak_per_s, duration.seconds if duration is not None else None)
-        figures["operators"] = [_operator_row(operator, peaks) for operator in analysis.steady.operators]
+        figures["operators"] = [
+            _operator_row(operator, peaks, share_of_kernels(analysis.measured_shares, operator.kernels))
+            for operator in analysis.steady.operators
+        ]
         if analysis.device_time is None:
             figures.update(dict.fromkeys(TIME_KEYS))
         else:
@@ -64,6 +68,12 @@ def make_row(analysis: FileAnalysis, peaks: Peaks | None, reading: ReadOptions) 
     if peaks is not None:
         row["flops_efficiency"] = _rate(row["flops_per_s"], 1.0, peaks.rate.per_s)
         row["bandwidth_efficiency"] = _rate(row["bandwidth_bytes_per_s"], 1.0, peaks.device.bandwidth_bytes_per_s)
+        if row["bandwidth_efficiency"] is None and analysis.steady is not None:
+            measured = share_of_kernels(
+                analysis.measured_shares, {name for operator in analysis.steady.operators for name in operator.kernels}
+            )
+            row["bandwidth_efficiency"] = None if measured is None else measured.memory
+            figures["notes"] = [*figures["notes"], *_notes_measured(measured)]
     row.update(figures)
     return row
 
@@ -89,6 +99,17 @@ def without_shares_of_peak(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def _notes_measured(measured: MeasuredShare | None) -> list[str]:
+    """Return a note on shares of peak that the profiler measured itself."""
+    if measured is None:
+        return []
+    compute = "" if measured.compute is None else f" and {measured.compute:.1%} of that of the multiprocessors"
+    return [
+        f"{measured.memory:.1%} of peak of the device memory{compute} is the mean over the time of the kernels of what "
+        "Nsight Compute measured, at the clocks to which it locks the device"
+    ]
+
+
 def _notes_above_peak(steady: SteadyIteration, figures: dict[str, Any], peaks: Peaks) -> list[str]:
     """Return a note with the likely reason for each share of an iteration above a peak of the device."""
     notes = []
@@ -109,8 +130,11 @@ def _notes_above_peak(steady: SteadyIteration, figures: dict[str, Any], peaks: P
     return notes
 
 
-def _operator_row(operator: OperatorWork, peaks: Peaks | None) -> dict[str, Any]:
-    """Return an operation's figures relative to the roofline, the larger of compute time and memory time."""
+def _operator_row(operator: OperatorWork, peaks: Peaks | None, measured: MeasuredShare | None) -> dict[str, Any]:
+    """Return an operation's figures relative to the roofline, the larger of compute time and memory time.
+
+    Where FLOPs or bytes are unknown, bound and share are those that the profiler measured.
+    """
     row: dict[str, Any] = msgspec.to_builtins(operator)
     del row["kernels"], row["has_profiler_flops"]
     flops = operator.flops
@@ -133,6 +157,8 @@ def _operator_row(operator: OperatorWork, peaks: Peaks | None) -> dict[str, Any]
         memory_s = moved_bytes / device.bandwidth_bytes_per_s
         row["bound"] = "compute" if compute_s >= memory_s else "memory"
         row["of_roofline"] = max(compute_s, memory_s) / time_s
+    elif measured is not None:
+        row["bound"], row["of_roofline"] = measured.bound()
     row["above_peak"] = _reason_above_peak(operator, row, device, peak) or None
     return row
 

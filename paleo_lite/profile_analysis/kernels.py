@@ -15,15 +15,12 @@ from ..result import Result
 from ..text import format_plural
 from .contradictions import main_precision, operand_precision, precision_in_names
 from .counters import how_to_measure, vendor_of
-from .metrics import achieved_occupancy, device_throughputs
+from .metrics import achieved_occupancy, device_throughputs, measured_bound
 from .peaks import Peaks, explain_flops_above_peak
 from .recorded_device import MissingDevice
 from .totals import SUMS, KernelTotals, total_kernels
 
 _MIN_COUNTED_SHARE = 0.25  # of a kernel's time with FLOPs and bytes, for its bound to be meaningful
-
-_BOUND_THROUGHPUT = 0.6
-"""Share of peak below which Nsight Compute's rules speak of latency rather than of a bound."""
 
 
 class KernelRow(msgspec.Struct, frozen=True):
@@ -227,7 +224,7 @@ def mark_device_conflict(report: KernelReport, conflicts: Sequence[str], warning
         return report
     rows = []
     for row in report.kernels:
-        bound, headroom = _measured_bound(row.metrics)
+        bound, headroom = measured_bound(row.metrics)
         rows.append(msgspec.structs.replace(row, flops_efficiency=None, bound=bound, headroom=headroom, rank=None))
     return msgspec.structs.replace(
         report,
@@ -338,7 +335,7 @@ def _make_row(
     if peak is not None and bandwidth_bytes_per_s is not None:
         bound, headroom = _roofline(sums, peak.per_s, bandwidth_bytes_per_s)
     if headroom is None:
-        bound, headroom = _measured_bound(metrics)
+        bound, headroom = measured_bound(metrics)
     return KernelRow(
         name=name,
         label=label,
@@ -371,20 +368,6 @@ def _roofline(sums: dict[str, float], peak: float, bandwidth: float) -> tuple[st
     bound = "compute" if compute_s >= memory_s else "memory"
     roofline_s = max(compute_s, memory_s)
     return bound, max(0.0, 1 - roofline_s / (sums["both_ns"] * 1e-9))
-
-
-def _measured_bound(metrics: dict[str, float]) -> tuple[str | None, float | None]:
-    """Return bound and headroom by the shares of peak that Nsight Compute measured of memory and multiprocessors.
-
-    Without them both are unknown: occupancy limits no time, as kernels with many independent instructions reach their
-    peak at low occupancy (Volkov 2010, Better performance at lower occupancy).
-    """
-    memory, compute = device_throughputs(metrics)
-    if memory is None:
-        return None, None
-    largest = max(memory, compute or 0.0)
-    bound = "memory" if memory == largest else "compute"
-    return bound if largest >= _BOUND_THROUGHPUT else None, max(0.0, 1 - largest)
 
 
 def _sort_and_rank(rows: list[KernelRow]) -> list[KernelRow]:

@@ -223,3 +223,21 @@ def device_throughputs(metrics: Mapping[str, float]) -> tuple[float | None, floa
     memory = next((metrics[name] / 100 for name in _BY_NAME["dram_utilization"].ncu if name in metrics), None)
     compute = next((metrics[name] / 100 for name in _COMPUTE_THROUGHPUT if name in metrics), None)
     return memory, compute
+
+
+_BOUND_THROUGHPUT = 0.6
+"""Share of peak below which Nsight Compute's rules speak of latency rather than of a bound."""
+
+
+def measured_bound(metrics: Mapping[str, float]) -> tuple[str | None, float | None]:
+    """Return bound and headroom by the shares of peak that Nsight Compute measured of memory and multiprocessors.
+
+    Without them both are unknown: occupancy limits no time, as kernels with many independent instructions reach their
+    peak at low occupancy (Volkov 2010, Better performance at lower occupancy).
+    """
+    memory, compute = device_throughputs(metrics)
+    if memory is None:
+        return None, None
+    largest = max(memory, compute or 0.0)
+    bound = "memory" if memory == largest else "compute"
+    return bound if largest >= _BOUND_THROUGHPUT else None, max(0.0, 1 - largest)

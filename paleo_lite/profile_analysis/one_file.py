@@ -14,6 +14,7 @@ from .activity import ActivityRecorder
 from .captured_graphs import CapturedGraphs, add_captured_operations
 from .contradictions import OriginEvidence, find_rank, gather_evidence
 from .device_time import DeviceTime, analyse_device_time
+from .measured_shares import MeasuredShare, measure_shares
 from .notebook import COLUMNS, NotebookSums, sum_batch
 from .serving_steps import EngineStepRecorder, PhaseSummary
 from .steady import SteadyIteration, analyse_steady_state, parse_steps
@@ -67,6 +68,8 @@ class FileAnalysis(msgspec.Struct, frozen=True):
     engine_steps: list[PhaseSummary] = []  # steps of an inference engine by phase; empty without its annotations
     # How many graph launches have the operations of captured graphs; None without traces of captures.
     captured_graphs: CapturedGraphs | None = None
+    # Shares of peak that the profiler measured, by the printed name of each kernel; empty of profilers that do not.
+    measured_shares: dict[str, MeasuredShare] = {}
     remarks: tuple[str, ...] = ()  # what the profile says besides (`Profile.remarks`)
     error: str = ""  # error message of a file without figures; empty if the file was read
 
@@ -138,6 +141,7 @@ def _analyse(path: Path, reading: ReadOptions) -> FileAnalysis:
         rank=find_rank(profile),
         engine_steps=engine_recorder.summarise(),
         captured_graphs=captured_graphs,
+        measured_shares=measure_shares(profile) if profile.measures_shares else {},
         remarks=tuple(profile.remarks),
     )
 

@@ -140,6 +140,17 @@ class Profile(msgspec.Struct, frozen=True):
         return str(getattr(self.reader, "maker", ""))
 
     @property
+    def measures_shares(self) -> bool:
+        """Whether the profiler measures shares of the device's peaks of each kernel."""
+        return bool(getattr(self.reader, "measures_shares", False))
+
+    @property
+    def capability(self) -> float | None:
+        """Highest compute capability of the devices that the profiler recorded; None if it records none."""
+        find_capability = getattr(self.reader, "capability", None)
+        return None if find_capability is None else find_capability(self.path)
+
+    @property
     def on_processor(self) -> str:
         """What computed all kernels on the processor of the host; empty for profiles of a device."""
         find_processor = getattr(self.reader, "on_processor", None)

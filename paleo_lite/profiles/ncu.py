@@ -29,7 +29,7 @@ _FEWEST = "ID, Kernel Name and a metric, such as gpu__time_duration.sum"
 _EXTENTS = r"\(\d+, \d+, \d+\)"
 _PRINTED_KERNEL = re.compile(
     rf"\s{{2,}}(?P<name>\S.*?)(?: (?P<grid>{_EXTENTS})x(?P<block>{_EXTENTS})|, \d{{4}}-\w{{3}}-\d\d [\d:]{{8}})"
-    r", Context \d+, Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?(?:, CC [\d.]+)?"
+    r", Context \d+, Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?(?:, CC (?P<capability>[\d.]+))?"
 )
 """Line above the sections of a kernel: since 2022 with its grid and blocks, before with the time of its start."""
 _TIME_NS = {
@@ -56,10 +56,16 @@ class NcuCsv:
 
     name = "ncu"
     maker = "NVIDIA"
+    measures_shares = True
     description = "Nsight Compute (ncu), CSV (details or --page raw) or as printed"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         return any(_HEADING.match(line) or _PRINTED_KERNEL.fullmatch(line) for line in decoded_head(head))
+
+    def capability(self, path: Path) -> float | None:
+        """Return the highest compute capability of the devices, which ncu prints since 2022; None without one."""
+        printed = (about.get("CC", "") for about, _ in _kernels(path))
+        return max((float(text) for text in printed if re.fullmatch(r"\d{1,3}\.\d", text)), default=None)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield one row per kernel, with every numeric metric as ``metric.NAME``.
@@ -148,7 +154,7 @@ def _printed_kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, flo
                 yield about, values
             printed = {name: text or "" for name, text in kernel.groupdict().items()}
             about = {"Kernel Name": printed["name"], "Stream": printed["stream"], "Device": printed["device"]}
-            about |= {"Grid Size": printed["grid"], "Block Size": printed["block"]}
+            about |= {"Grid Size": printed["grid"], "Block Size": printed["block"], "CC": printed["capability"]}
             values = {}
         rule = spans_of_rule(line)
         if rule is not None:

@@ -262,7 +262,7 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
     uncounted_s = sum(item["time_s"] for item in row["missing"])
     # Copies need no FLOP count: where they take time, the uncounted operations are not all there is.
     has_others = sum(item["time_s"] for item in row["operators"]) > _ALL_UNCOUNTED * uncounted_s
-    if by != "op" or has_others or any(item["flops"] for item in row["operators"]):
+    if by != "op" or has_others or any(item["flops"] or item["of_roofline"] for item in row["operators"]):
         name = by if by in ("module", "kernel") else "operation"
         first = find_column(name, key="op", show=_shorten_module_path)
         operators = Table(GROUPINGS[by], [first, *_OPERATORS], row["operators"]).drop_empty_columns(
