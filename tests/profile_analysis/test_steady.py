@@ -382,7 +382,7 @@ def test_iterations_without_a_labelled_backward_pass_are_noted(labelled, note):
 def test_an_operation_is_compared_with_its_roofline(time_s, flops, moved, rates, bound, of_roofline):
     device = find_device("k40m")
     operator = OperatorWork("aten::mm", 3, time_s, 0.5, flops, moved)
-    row = _operator_row(operator, Peaks(device, device.find_peak("fp32")))
+    row = _operator_row(operator, Peaks(device, device.find_peak("fp32")), None)
     assert (row["flops_per_s"], row["bandwidth_bytes_per_s"]) == rates
     assert row["of_peak"] == (None if rates[0] is None else pytest.approx(rates[0] / 4.29e12, rel=1e-3))
     assert row["bound"] == bound
