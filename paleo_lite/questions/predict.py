@@ -283,7 +283,7 @@ def _remedy_answers(question: Any) -> RemedyAnswers | None:
         return None
     from ..timing.capacity import RemedyAnswers
 
-    return RemedyAnswers(lambda changes: float(_answer_one(replace(question, **changes)).time_s), None)
+    return RemedyAnswers(lambda changes: float(_answer_one(replace(question, **changes)).time_s), lambda: None)
 
 
 def _training(question: Any) -> TrainingOptions | None:

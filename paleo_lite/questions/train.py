@@ -166,7 +166,6 @@ def _without_blocks_beside_sharding(question: Train) -> Train:
 
 def _with_larger_batch_note(question: Train, result: Any) -> Any:
     """Return a step of one device whose micro-batches have one sample with a note on the largest batch that fits."""
-    from ..distributed.remedies import MICRO_BATCHES_TRIED, Trial, find_faster_micro_batch
     from ..timing import Prediction
 
     is_chosen = question.batch_size == FIT or question.global_batch_size is not None or question.micro_batch is not None
@@ -176,6 +175,7 @@ def _with_larger_batch_note(question: Train, result: Any) -> Any:
     largest = None if result.memory is None else result.memory.largest_batch
     if result.fits is False or largest is None:
         return result
+    from ..distributed.remedies import MICRO_BATCHES_TRIED, Trial, find_faster_micro_batch
 
     def attempt(batch_size: int) -> Trial:
         other = _answer_one(replace(question, batch_size=batch_size), names_remedies=False)
@@ -434,7 +434,6 @@ def _with_setting(options: str, setting: str) -> str:
 
 def remedy_answers(question: Any) -> RemedyAnswers:
     """Return what `train` answers with other options; the question may be of another kind, about a training step."""
-    from ..distributed.request import link_to_give
     from ..timing.capacity import RemedyAnswers
 
     asked = _as_training(question)
@@ -445,7 +444,12 @@ def remedy_answers(question: Any) -> RemedyAnswers:
         found: Any = _answer(changed, names_micro_batch=False, names_remedies=False)
         return float(found.rows[-1].time_s if changed.workers else found.time_s)
 
-    return RemedyAnswers(time_with, link_to_give(find_asked_device(question)))
+    def find_link() -> str | None:
+        from ..distributed.request import link_to_give
+
+        return link_to_give(find_asked_device(question))
+
+    return RemedyAnswers(time_with, find_link)
 
 
 train = make_function("train", Train, answer)

@@ -49,7 +49,8 @@ class RemedyAnswers(NamedTuple):
 
     # Seconds of a step with changed options, None for those that are left out; raise PaleoError if they are refused.
     time_with: Callable[[Mapping[str, Any]], float]
-    link: str | None  # that has to be given to several devices; None where a usual computer joins them
+    # Return the link that has to be given to several devices; None where a usual computer joins them.
+    find_link: Callable[[], str | None]
     # Whether micro-batches make up the batch, which is then stated where a remedy changes them.
     makes_up_batch: bool = False
 
@@ -304,7 +305,7 @@ def _candidate_remedies(
     ):
         offloaded = _with_options(workload, offload="cpu")
         yield CandidateRemedy("offload of the optimizer to the host", {"offload": "cpu"}, offloaded)
-    yield from _sharding_remedies(workload, None if answers is None else answers.link)
+    yield from _sharding_remedies(workload, None if answers is None else answers.find_link())
 
 
 def _sharding_remedies(workload: Workload, link: str | None) -> Iterator[CandidateRemedy]:
