@@ -169,12 +169,8 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
         """What the device does in each layer or kernel, arrays of shape (layers,)."""
         if self.launched is not None:
             return self.launched.activity
-        return self.terms.activity_by_layer(self._layers_peak_s)
-
-    @property
-    def _layers_peak_s(self) -> NDArray[np.float64]:
-        """Seconds of each layer's arithmetic at the peak of the data sheet, as `Activity.peak_s`, shape (layers,)."""
-        return layers_peak_s(self.bound_terms or self.terms, self.workload, self.device)
+        peak_s = layers_peak_s(self.bound_terms or self.terms, self.workload, self.device)
+        return self.terms.activity_by_layer(peak_s)
 
     @cached_property
     def power(self) -> Power | None:
