@@ -65,6 +65,8 @@ class DeviceCost(NamedTuple):
     # Part of the forward and of the backward pass that attention takes.
     attention_s: float
     attention_backward_s: float
+    products_s: float  # the same of matrix products
+    products_backward_s: float
     ring_bytes: float  # keys and values of one device, which context parallelism passes around the ring
     routed_bytes: float  # bytes of the rows sent to experts and back in a forward pass, a row per token and expert
     routings: float  # number of these exchanges
@@ -166,6 +168,7 @@ class MicroBatchCounts(NamedTuple):
     workload: Workload
     counted: DeviceCost  # its cost, without times and without what a tuned stack changes
     is_attention: Booleans  # by layer, whether it is attention
+    is_product: Booleans  # by layer, whether it is a matrix product
     is_score: Booleans  # by layer, whether it reads or writes attention scores
     unsaved_shares: Floats  # by layer, the share of the results that PyTorch's selective checkpointing computes again
     is_unneeded: Booleans  # by layer, whether PyTorch's checkpointing never computes it again
@@ -209,6 +212,8 @@ class MicroBatchCounts(NamedTuple):
             unneeded_s=float(forward[self.is_unneeded].sum()),
             attention_s=float(forward[self.is_attention].sum()),
             attention_backward_s=float(backward[self.is_attention].sum()),
+            products_s=float(forward[self.is_product].sum()),
+            products_backward_s=float(backward[self.is_product].sum()),
         )
 
     def of_micro_batch(
@@ -332,6 +337,7 @@ def count_network(workload: Workload, memory: Memory, element_bytes: int) -> Mic
         workload,
         counted,
         is_attention=np.array([is_attention(layer) for layer in layers]),
+        is_product=np.array([class_of(layer) == "gemm" for layer in layers]),
         is_score=np.array([is_score_layer(layer, keys) for layer in layers]),
         unsaved_shares=np.where(is_unneeded, 0.0, 1 - saved_shares),
         is_unneeded=is_unneeded,

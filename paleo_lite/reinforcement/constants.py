@@ -29,7 +29,7 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     across_nodes_s: float  # time of an exchange of few tokens between nodes, beyond that inside one
     launch_s: float  # time in which the host launches a kernel of an engine without graphs
     # Trainer. Time of its passes over those of pre-training, to which the constants of stacks were fitted: of the tuned
-    # stack, and of others, whose small micro-batches wait for the host.
+    # stack, and of others, where kernels of attention and of products are not slower.
     slowdown: float
     other_slowdown: float
     # Share of the rate of links that FSDP reaches where it gathers every block into memory that it reserves and frees.

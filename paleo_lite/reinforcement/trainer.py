@@ -129,14 +129,14 @@ def time_trainer(
     micro_batch_s = micro_batch_forward_s(job, topology, settings, plan)
     forward_s = slots * micro_batch_s
     once_s, exchange_s, passes_s = split_step(step, plan.costs.overhead_s, waits_for_shards=waits_for_shards)
-    # Other stacks have the same kernels of attention, which long sequences fill.
-    attention_s = (0.0, 0.0) if is_tuned else attention_of_passes_s(job, settings, plan)
+    # Other stacks have the same kernels of attention and of products.
+    same_s = (0.0, 0.0) if is_tuned else same_kernels_s(job, settings, plan)
 
-    def slowed(seconds: float, attention_s: float) -> float:
-        """Return the seconds of kernels of the slowest rank, of which those of attention of a micro-batch are known."""
-        return imbalance * (slowdown * seconds - (slowdown - 1) * slots * attention_s)
+    def slowed(seconds: float, same_s: float) -> float:
+        """Return the seconds of kernels of the slowest rank, of which some of a micro-batch are not slower."""
+        return imbalance * (slowdown * seconds - (slowdown - 1) * slots * same_s)
 
-    forward_s, passes_s = slowed(forward_s, attention_s[0]), slowed(passes_s, attention_s[1])
+    forward_s, passes_s = slowed(forward_s, same_s[0]), slowed(passes_s, same_s[1])
     # What waits for the parameters of other ranks waits for links, not for kernels.
     if waits_for_shards:
         passes_s += exchange_s
@@ -224,13 +224,19 @@ def micro_batch_forward_s(job: Job, topology: Topology, settings: Settings, plan
     return float(forward_s)
 
 
-def attention_of_passes_s(job: Job, settings: Settings, plan: Plan) -> tuple[float, float]:
-    """Return the time of attention in a micro-batch on the longest stage, of a forward pass and of all passes."""
+def same_kernels_s(job: Job, settings: Settings, plan: Plan) -> tuple[float, float]:
+    """Return the time of kernels that any stack has, in a micro-batch on the longest stage: of a forward pass, and all.
+
+    They are those of attention and of matrix products, which libraries have. What is slower in other stacks are
+    elementwise operations and norms that they do not fuse.
+    """
     factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
     longest = max(plan.stages, key=lambda stage: stage.passes_s)
-    forward_s = longest.block.attention_s * longest.blocks * factor
-    backward_s = longest.block.attention_backward_s * longest.blocks * factor
-    return forward_s, forward_s * (1 + (plan.config.recompute == "full")) + backward_s
+    block, outer = longest.block, longest.outer
+    forward_s = (block.attention_s + block.products_s) * longest.blocks + outer.products_s
+    backward_s = (block.attention_backward_s + block.products_backward_s) * longest.blocks + outer.products_backward_s
+    repeated_s = forward_s - outer.products_s if plan.config.recompute == "full" else 0.0
+    return factor * forward_s, factor * (forward_s + repeated_s + backward_s)
 
 
 def slowest_rank(plan: Plan, ranks: int, micro_batches: int, batching: Batching) -> float:

@@ -182,8 +182,12 @@ def test_gradients_of_fsdp_are_exchanged_in_fp32(sharding: str, gathers: int) ->
     assert exchanged == pytest.approx(gathers, rel=0.05)
 
 
-def test_attention_is_as_fast_under_any_stack() -> None:
-    """Twice the slowdown doubles all kernels but those of attention, which 30,000 tokens fill: on one device alone."""
+def test_attention_and_products_are_as_fast_under_any_stack() -> None:
+    """Twice the slowdown doubles all other kernels, on one device alone.
+
+    They move memory: by FLOPs and bytes 7 to 19% of a forward pass of Qwen2.5-7B at the rates of the data sheet, and
+    less beside the attention of 30,000 tokens.
+    """
     asked = {**FULL_SHARD, "framework": "verl", "workers": 1, "prompts": 1, "samples_per_prompt": 1, "micro_batch": 1}
     added_s = {}
     for tokens in (1000, 30_000):
@@ -194,7 +198,7 @@ def test_attention_is_as_fast_under_any_stack() -> None:
         )
         assert thrice.forward_s - twice.forward_s == pytest.approx(twice.forward_s - once.forward_s)
         added_s[tokens] = (twice.forward_s - once.forward_s) / once.forward_s
-    assert added_s[1000] > 0.9 and added_s[30_000] < 0.7
+    assert 0.07 < added_s[1000] < 0.4 and added_s[30_000] < 0.7 * added_s[1000]
 
 
 @pytest.mark.parametrize("changes", [{"framework": "nemo-rl"}, {"framework": "verl", "workers": 1}])

@@ -42,7 +42,7 @@ PRIOR = {
     "converted_s": (np.log(1e-4), 0.7),
     "handover_s": (np.log(0.1), 0.7),
     "wake_s": (np.log(2.5), 0.5),
-    "other_slowdown": (np.log(1.3), 0.3),
+    "other_slowdown": (np.log(1.5), 0.6),  # of kernels that are neither attention nor products
     "sharded_share": (np.log(0.3), 0.5),
     "unit_s": (np.log(5e-4), 0.7),  # the hooks of FSDP alone take 0.18 ms; then exchange, casts and products
 }
