@@ -102,7 +102,7 @@ def _with_evidence(question: Rl) -> Rl:
 
 _OF_ROLLOUTS = (
     "rollout_workers", "rollout_tensor", "rollout_precision", "steps_off", "engine", "engine_settings", "speculation",
-    "tools", "advise",
+    "tools", "reward", "advise",
 )  # fmt: skip
 """Options of generation."""
 

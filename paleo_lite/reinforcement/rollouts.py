@@ -7,6 +7,8 @@ and the longest one decides. Engines that do not record graphs launch every kern
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -146,7 +148,7 @@ def roll_out(
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
     called_s = (samples.turns - 1) * samples.tool_s
     context = prompt_tokens + float((engine_lengths.astype(float) ** 2).mean() / engine_lengths.mean()) / 2
-    steady_s = _steady_s(prepared, traffic, context, steps_ahead, factor)
+    steady_s = _steady_s(prepared, traffic, context, called_s, steps_ahead, factor)
     seconds, counts = live_sequences(outcome)
     scale = outcome.busy_s or 1.0
     below_half = counts < counts.max() / 2
@@ -186,7 +188,14 @@ def with_slower_kernels(prepared: PreparedDeployment, factor: float) -> Prepared
     return msgspec.structs.replace(prepared, tables=slower)
 
 
-def _steady_s(prepared: PreparedDeployment, traffic: Traffic, context: float, steps_ahead: int, factor: float) -> float:
+def _steady_s(
+    prepared: PreparedDeployment,
+    traffic: Traffic,
+    context: float,
+    called_s: float,  # in which a sample waits for tools
+    steps_ahead: int,
+    factor: float,
+) -> float:
     """Return the time of the tokens of an engine that samples of the next steps keep as full as it can be."""
     deployment = prepared.deployment
     if steps_ahead:
@@ -195,11 +204,23 @@ def _steady_s(prepared: PreparedDeployment, traffic: Traffic, context: float, st
         prepared = with_slower_kernels(prepare(deployment, filled), factor)
     tables, engine = prepared.tables, prepared.engine
     fitting = max(int(prepared.room.tokens / context), 1)
-    live = min(engine.max_sequences, len(traffic) * (1 + steps_ahead), fitting)
-    decoding_s = tables.iteration_s(ScheduledTokens(live, live * context))
-    iteration_s = engine.overhead_s + engine.sequence_overhead_s * live + decoding_s
-    tokens_per_s = live * deployment.options.speculation.tokens_per_iteration / iteration_s
-    return float(traffic.output_tokens.sum()) / tokens_per_s
+    in_flight, mean_tokens = len(traffic) * (1 + steps_ahead), float(traffic.output_tokens.mean())
+
+    def decoding_s(live: int) -> float:
+        """Return the seconds in which a sample is decoded beside others."""
+        decoded_s = tables.iteration_s(ScheduledTokens(live, live * context))
+        iteration_s = engine.overhead_s + engine.sequence_overhead_s * live + decoded_s
+        return float(mean_tokens * iteration_s / deployment.options.speculation.tokens_per_iteration)
+
+    def samples_of(live: int) -> int:
+        """Return the samples in flight, of which others wait for a tool (Little's law)."""
+        return math.ceil(live * (1 + called_s / decoding_s(live)))
+
+    most_live = min(engine.max_sequences, in_flight, fitting)
+    live = max(bisect_right(range(1, most_live + 1), in_flight, key=samples_of), 1)
+    # An engine decodes no more at once, and gets samples back no earlier.
+    samples_per_s = min(most_live / decoding_s(most_live), in_flight / (called_s + decoding_s(live)))
+    return len(traffic) / samples_per_s
 
 
 def _end_s(outcome: Outcome) -> float:

@@ -236,6 +236,7 @@ def test_steps_and_epochs_cost_hours() -> None:
         ({"reward": "model=resnet50"}, r"`--reward` model=NETWORK must be a language model \(got resnet50\)"),
         ({"reward": "model=qwen3-0.6b,seconds=3s"}, "give only one of model and seconds of `--reward`"),
         ({"algorithm": "dpo", "rollout_tensor": 2}, "`--rollout-tensor` is for rollouts, and `--algorithm dpo` learns"),
+        ({"algorithm": "dpo", "reward": "seconds=3s"}, "`--reward` is for rollouts"),
         ({"algorithm": "dpo", "advise": True}, "`--advise` is for rollouts"),
         ({"algorithm": "sft", "reference": "yes"}, "`--reference yes` is not for `--algorithm sft`"),
         ({"gpu": "a100-sxm-80gb", "attention": "flash3"}, "`--attention flash3` has kernels for compute capability 9"),
@@ -298,6 +299,18 @@ def test_tools_are_waited_for_between_the_turns() -> None:
     plain, with_tools = ask().rollouts, ask(tools="turns=3,seconds=2s").rollouts
     for end in ("time_s", "low_s", "high_s"):
         assert getattr(with_tools, end) - getattr(plain, end) == pytest.approx(4.0)
+
+
+def test_tools_that_take_long_set_the_pace_of_rollouts_that_are_off() -> None:
+    """By Little's law: 32 samples of an engine wait 100 times as long as they decode, with 64 others in flight.
+
+    Where most of the three steps are live a tool takes no time of them.
+    """
+    off = {"rollout_workers": 4, "steps_off": 2}
+    long, longer = (ask(**off, tools=f"turns=2,seconds={seconds}s").phases["generation"] for seconds in (600, 1200))
+    assert long == pytest.approx(600 * 32 / 96, rel=0.01) and longer == pytest.approx(2 * long, rel=0.01)
+    full = {**off, "engine_settings": "max-sequences=8"}
+    assert ask(**full, tools="turns=2,seconds=1s").phases["generation"] == ask(**full).phases["generation"]
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 4])
