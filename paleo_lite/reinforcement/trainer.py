@@ -41,7 +41,7 @@ FSDP_GRADIENTS = "fp32"
 """Precision in which FSDP of frameworks exchanges gradients, of every micro-batch.
 
 It is the default of `reduce_dtype` in verl (verl/workers/fsdp_workers.py at 004c888), prime-rl (ModelConfig of
-src/prime_rl/trainer/config.py) and NeMo-RL (MixedPrecisionPolicy of nemo_rl/models/policy/dtensor_policy_worker.py).
+src/prime_rl/trainer/config.py) and NeMo-RL (MixedPrecisionPolicy of nemo_rl/models/dtensor/parallelize.py at 02bee2a).
 """
 
 PASSES_OF_UPDATE = 3.0
