@@ -69,16 +69,16 @@ def answer_of(kind: type[msgspec.Struct], name: str, more: dict[str, Any] | None
 
 # Predictions ---------------------------------------------------------------------------------------------------------
 
+Remedy = record("Remedy", {
+    "name options": str, "total_bytes": int, "fits": bool, "largest_batch largest_micro_batch": Whole,
+    "time_ratio": Number,
+})  # fmt: skip
 Memory = record("Memory", {
     "total_bytes parameters_bytes gradients_bytes optimizer_bytes activations_bytes inputs_bytes": int,
     "workspace_bytes cache_bytes logits_bytes scratch_bytes frozen_parameters_bytes": int, "optimizer": Word,
     "capacity_bytes reserve_bytes fragmentation_bytes": float, "fits": bool,
     "largest_batch": Whole, "largest_micro_batch": Whole,
-    "remedies": list[
-        record("Remedy", {
-            "name options": str, "total_bytes": int, "fits": bool, "largest_batch largest_micro_batch": Whole,
-            "time_ratio": Number})
-    ],
+    "remedies": list[Remedy],
 })  # fmt: skip
 Run = record("Run", {
     "samples hours": float, "steps": int, "cost_usd kwh": Number, "price": Word,
@@ -122,7 +122,7 @@ PipelinePrediction = record("PipelinePrediction", {
     "site": Site | None, "run": Run | None,
     "memory": record("PipelineMemory", {
         "total_bytes parameters_bytes": int, "by_offload": dict[str, int], "capacity_bytes usable_bytes": float,
-        "largest_batch": Whole}),
+        "largest_batch": Whole, "remedies": list[Remedy]}),
     "parts": list[record("PartTime", {
         "part network": str, "runs samples macs parameters_bytes": int,
         "run_s transfer_s time_s share bound_s": float, "energy_j": Number})],

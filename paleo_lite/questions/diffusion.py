@@ -147,9 +147,40 @@ Answer: TypeAlias = "PipelinePrediction | Prediction | PictureScaling | ScaleTab
 
 def answer(question: Diffusion) -> Answer | Comparison:
     """Return the prediction of pictures or of a training step of the denoiser, or several answers side by side."""
+    from ..timing.pipeline_prediction import PipelinePrediction
+
     for name in question.several().get("network", [question.network]):
         _check_pipeline(name)
-    return compare(question, _answer, _ORDER, together=("workers",))
+    result = compare(question, _answer, _ORDER, together=("workers",))
+    return _with_remedy(question, result) if isinstance(result, PipelinePrediction) else result
+
+
+def _with_remedy(question: Diffusion, prediction: PipelinePrediction) -> PipelinePrediction:
+    """Return the prediction with the fastest placement and decoding with which the pipeline fits, if it does not."""
+    memory = prediction.memory
+    if memory.fits:
+        return prediction
+    from ..timing.memory import MemoryRemedy
+
+    alternatives: list[tuple[dict[str, Any], PipelinePrediction]] = [({}, prediction)]
+    if not question.tiled and any(part.tile for part in prediction.pipeline.decoders):
+        tiled: Any = _answer(replace(question, tiled=True))
+        alternatives.append(({"tiled": True}, tiled))
+    for offload in memory.by_offload:  # the fastest first
+        for decoding, alternative in alternatives:
+            total_bytes = alternative.memory.by_offload[offload]
+            if total_bytes > memory.usable_bytes:
+                continue
+            changes = decoding if offload == prediction.run.offload else decoding | {"offload": offload}
+            changed: Any = _answer(replace(question, **changes))
+            options = [f"--{name}" if value is True else f"--{name} {value}" for name, value in changes.items()]
+            ratio = changed.time_s / prediction.time_s
+            largest = changed.memory.largest_batch
+            remedy = MemoryRemedy(
+                "placement and decoding", total_bytes, True, largest, ratio, " ".join(options), largest
+            )
+            return msgspec.structs.replace(prediction, memory=memory._replace(remedies=(remedy,)))
+    return prediction
 
 
 def _answer(question: Diffusion) -> Answer:

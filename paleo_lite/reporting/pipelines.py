@@ -57,6 +57,7 @@ def pipeline_headline(prediction: PipelinePrediction) -> str:
         answer += f", {format_si(prediction.time_per_image_s, 's')} per {prediction.made}"
     if not prediction.memory.fits:
         answer += format_shortage(prediction.memory.total_bytes, prediction.memory.usable_bytes)
+        answer += "".join(f"; fits with `{remedy.options}`" for remedy in prediction.memory.remedies)
     return answer
 
 
@@ -113,6 +114,10 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
 def memory_remedy(prediction: PipelinePrediction) -> str:
     """Return what would make a pipeline fit that is too large for the memory."""
     memory = prediction.memory
+    if memory.remedies:
+        fastest = memory.remedies[0]
+        size = format_bytes(fastest.total_bytes)
+        return f"fits with `{fastest.options}`: {size}, {fastest.time_ratio:.3g} times as long"
     fitting = [name for name, size in memory.by_offload.items() if size <= memory.usable_bytes]
     remedy = f"fits with --offload {fitting[0]}" if fitting else "fits with no --offload alone"
     if not prediction.sampling.tiled and any(part.tile for part in prediction.pipeline.decoders):

@@ -21,6 +21,7 @@ from .diffusion import diffusion_constants
 from .energy import Power
 from .facility import Facility
 from .intervals import QUANTILES, interval_of, not_below
+from .memory import MemoryRemedy
 from .models import TimeModel
 from .pipeline_run import PipelineRun
 from .prediction import Prediction
@@ -120,6 +121,9 @@ class PipelineMemory(NamedTuple):
     capacity_bytes: float
     usable_bytes: float
     largest_batch: int | None  # most pictures or videos in one batch that fit; None if not even one does
+    remedies: tuple[
+        MemoryRemedy, ...
+    ] = ()  # the fastest change with which a pipeline fits that does not; empty if none
 
     @property
     def fits(self) -> bool:
@@ -456,7 +460,10 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "macs": self.macs,
             "mfu": self.mfu,
             "parameters": self.parameters,
-            "memory": self.memory._asdict(),
+            "memory": {
+                **self.memory._asdict(),
+                "remedies": [msgspec.structs.asdict(remedy) for remedy in self.memory.remedies],
+            },
             "run": None if self.amount is None else self.amount.to_dict(),
             "parts": self.rows(),
             "by_kind": self.by_kind(),

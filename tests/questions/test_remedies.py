@@ -316,3 +316,23 @@ def test_text_generation_names_the_group_of_devices_that_holds_it(network: str, 
     smaller = pl.predict(network, **{**asked, "tensor": asked["tensor"] // 2})
     fit = smaller.memory.fits if asked["tensor"] == 2 else smaller.rows[0].fits
     assert not fit
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({"network": "hunyuanvideo", "gpu": "h100-sxm"}, "--tiled"),  # 226 GB, of which the decoder needs most
+        ({"network": "hunyuanvideo", "gpu": "rtx4090"}, "--tiled --offload sequential"),
+        ({"network": "flux.1-dev", "gpu": "rtx4090"}, "--offload model"),
+    ],
+)
+def test_pictures_that_do_not_fit_name_what_fits_as_it_is_typed(asked: dict[str, str], options: str) -> None:
+    answer = pl.diffusion(**asked)
+    (remedy,) = answer.memory.remedies
+    assert not answer.memory.fits and remedy.options == options
+    words = ["diffusion", asked["network"], "--gpu", asked["gpu"], *shlex.split(options), "--format", "json"]
+    changed = json.loads(CliRunner().invoke(main, words).stdout)
+    assert changed["fits"] and changed["memory"]["total_bytes"] == remedy.total_bytes
+    assert remedy.time_ratio == pytest.approx(changed["time_s"] / answer.time_s)
+    first_line = CliRunner().invoke(main, words[:4]).stdout.splitlines()[0]
+    assert first_line.endswith(f"; fits with `{options}`")
