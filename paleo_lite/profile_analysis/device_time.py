@@ -129,9 +129,8 @@ class LaunchStatistics(msgspec.Struct, frozen=True):
 class DeviceTime(msgspec.Struct, frozen=True):
     """Use of time by the devices of a profile."""
 
-    # Wall-clock time of an iteration: the median of the marks that count, else the window over the iterations;
-    # not less than the busy time of an iteration, because the mark of a host that runs ahead ends before the
-    # device does.
+    # Wall-clock time of an iteration: the median of the marked steps that count, from the end of the work before
+    # it to the end of its own, else the window over the iterations; not less than the busy time of an iteration.
     step_s: float
     breakdown: TimeBreakdown  # busy and idle time
     collectives: list[CollectiveCalls]  # collectives by message
@@ -169,8 +168,8 @@ def analyse_device_time(
     breakdown = break_down_time(selected)
     marks = selected.calls[selected.calls["kind"] == MARK]
     counting_codes = [code for code, name in enumerate(selected.names) if name in counting]
-    mark_lengths = (marks["end"] - marks["start"])[np.isin(marks["name"], counting_codes)]
-    step_s = float(np.median(mark_lengths)) * 1e-9 if len(mark_lengths) else 0.0
+    lengths_ns = _step_lengths_ns(whole_profile, marks[np.isin(marks["name"], counting_codes)])
+    step_s = float(np.median(lengths_ns)) * 1e-9 if len(lengths_ns) else 0.0
     if not step_s:
         iterations = len(counting) if only_counting_steps else steady.iterations
         step_s = breakdown.window_s / max(iterations, 1)
@@ -185,6 +184,28 @@ def analyse_device_time(
         collective_times_s=collective_times(selected),
         critical_path=find_critical_path(whole_profile, path_step),
     )
+
+
+def _step_lengths_ns(recording: Recording, marks: Records) -> NDArray[np.int64]:
+    """Return the length of each marked step, from the end of the work before it to the end of its own.
+
+    A host that runs ahead marks a step while the device still computes the one before, and ends the mark before the
+    device does. The critical path begins at the same time.
+    """
+    events = recording.events[np.argsort(recording.events["start"], kind="stable")]
+    latest_end = np.maximum.accumulate(events["end"])
+    lengths: NDArray[np.int64] = marks["end"] - marks["start"]
+    for position, mark in enumerate(marks):
+        name = recording.names[mark["name"]]
+        if name not in recording.steps:
+            continue
+        own = np.flatnonzero(events["step"] == recording.steps.index(name))
+        if not len(own):
+            continue
+        before_ns = latest_end[own[0] - 1] if own[0] else mark["start"]
+        end_ns = max(mark["end"], events["end"][own].max())
+        lengths[position] = end_ns - max(mark["start"], before_ns)
+    return lengths
 
 
 def _step_distance_s(recording: Recording, counting: list[str]) -> float | None:

@@ -84,8 +84,10 @@ _Key = TypeVar("_Key")
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns")
 
-_BY_NUMBERS = re.compile(r"conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|var|std|::a(?:ll|ny)$|::m(?:ax|in)$")
-"""Operations with work that depends on scalar arguments: strides, windows, reduced dimensions. Scalars of other
+_BY_NUMBERS = re.compile(
+    r"attention|conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|var|std|::a(?:ll|ny)$|::m(?:ax|in)$"
+)
+"""Operations with work that depends on scalar arguments: masks, strides, windows, reduced dimensions. Scalars of other
 operations (a learning rate) are ignored, because they would split equal operations."""
 
 _COLLECTIVE = "record_param_comms"

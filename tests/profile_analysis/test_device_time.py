@@ -84,6 +84,22 @@ def test_a_step_lasts_as_long_as_its_mark_or_its_part_of_the_profile(tmp_path):
     assert plain.breakdown.busy_share == pytest.approx(240 / 820)
 
 
+def test_a_marked_step_begins_when_the_device_ends_the_one_before(tmp_path):
+    """The host marks 100 us, in 40 of which the device ends earlier work, and waits for its own end at 130 us."""
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#6", "pid": 1, "tid": 1, "ts": 1000, "dur": 100}
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 1010, "dur": 5}
+    kernel = {"ph": "X", "cat": "kernel", "name": "sgemm", "pid": 0, "tid": 7}
+    events = [
+        {**step, "args": {}},
+        {**kernel, "ts": 990, "dur": 50, "args": {"device": 0, "stream": 7, "correlation": 1}},
+        {**launch, "args": {"correlation": 2}},
+        {**kernel, "ts": 1045, "dur": 85, "args": {"device": 0, "stream": 7, "correlation": 2}},
+    ]
+    path = tmp_path / "one_step.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert analyse_file(path).device_time.step_s == pytest.approx(90e-6)  # from 1040 to 1130 us
+
+
 def test_no_result_without_launches():
     assert launch_statistics(recorded_of(("kernel", "a", 45, 100.0, 0, 7, None))) is None
     without_calls = launch_statistics(recorded_of(("kernel", "a", 45, 100.0, 0, 7, 3)))
