@@ -55,10 +55,13 @@ GGUF_TYPES: dict[str, TensorType] = {
 MLX_TYPES = {f"mlx_{bits}bit": TensorType(64, 8 * bits + 4) for bits in (3, 4, 5, 6, 8)}
 """Types of MLX by name: integers, with a scale and a bias in 16 bits per 64 (``mlx.core.quantize``)."""
 
+MLX_MXFP4 = "mlx_mxfp4"
+"""Mode ``mxfp4`` of ``mlx.core.quantize``: 4 bits, with a scale of 8 bits and no bias per 32."""
+
 EXL2_TYPES = {f"exl2_{bits}bpw": TensorType(32, round(4 * bits)) for bits in (2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)}
 """Types of ExLlamaV2 by name: the mean bits per number with scales, which its quantizer is asked for."""
 
-TENSOR_TYPES = GGUF_TYPES | MLX_TYPES | EXL2_TYPES
+TENSOR_TYPES = GGUF_TYPES | MLX_TYPES | {MLX_MXFP4: TensorType(32, 17)} | EXL2_TYPES
 """All types of tensors by name."""
 
 WHEN_ROWS_ARE_SHORT = {
@@ -231,7 +234,7 @@ MIXTURES: dict[str, Mixture] = {
 MLX_MIXTURES = {
     name.replace("_", "-"): Mixture(name, f"{name[4]} bits, with a scale and a bias per 64", 8 * kind.bytes_per_number)
     for name, kind in MLX_TYPES.items()
-}
+} | {"mlx-mxfp4": Mixture(MLX_MXFP4, "4 bits (mxfp4), with a scale per 32", 4.25)}
 """Quantizations of ``mlx_lm.convert`` by name: all matrices in one type."""
 
 EXL2_MIXTURES = {

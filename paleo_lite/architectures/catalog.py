@@ -141,6 +141,8 @@ def find_network(
     else:
         network = _read_shipped(version_of(path), image_size, options)
         release = published_release(name)
+        if release is None and letters_and_digits(name) != letters_and_digits(network.name):
+            release = published_release(_only_name_that_continues(name) or "")
         if release is not None:
             network = _as_release(network, release)
     if network.lengths is None and options is not None and options.needs_sequences:
@@ -206,6 +208,10 @@ def _shipped_path(name: str) -> Path:
         return path
     shipped_name = _names_by_normalized_name(version_of(folder)).get(letters_and_digits(name))
     release = find_release(name) if shipped_name is None else None
+    if shipped_name is None and release is None:
+        longer = _only_name_that_continues(name)
+        if longer is not None:
+            return _shipped_path(longer)
     if release is not None:
         return release
     if shipped_name is None:
@@ -222,6 +228,16 @@ def _shipped_path(name: str) -> Path:
             )
         raise UnknownName("network", name, [*network_names(), *release_names(), *pipelines()], hint)
     return folder / f"{shipped_name}.json"
+
+
+def _only_name_that_continues(name: str) -> str | None:
+    """Return the only network or release whose name goes on after a given one, as with the size; None otherwise.
+
+    ``"kimi-linear"`` is ``"kimi-linear-48b-a3b"``, and ``"llama-3"`` may be several.
+    """
+    start = f"{name.lower()}-"
+    longer = [known for known in [*network_names(), *release_names()] if known.startswith(start)]
+    return longer[0] if len(longer) == 1 else None
 
 
 def is_factory(name: str) -> bool:

@@ -10,12 +10,11 @@ from ..errors import BadValue
 from .compare import check_no_pipeline, compare
 from .completion import DEVICE
 from .kind import QuestionKind, make_function
-from .names import Names
+from .names import LocalFormatNames, Names
 from .option import Several, documented_spelling, option, options_of
 from .records import (
     DEVICE_GROUP,
     ENGINE_GROUP,
-    FORMATS,
     NETWORK_GROUP,
     CalibrationOptions,
     DeviceOptions,
@@ -41,7 +40,7 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
 
     weights: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, metavar="FORMAT",
-        type=FORMATS, spellings=("--weights", "--quantization"),
+        type=LocalFormatNames("format of weights", ".formats:FORMATS"), spellings=("--weights", "--quantization"),
         help="Format of the weights, such as q4_k_m. [default: that of the file, or the usual one of the engine]",
     )  # fmt: skip
     context: int | None = option(
@@ -113,6 +112,13 @@ def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
 
     Devices or formats are ranked where nothing else has several values.
     """
+    for gpu in to_list(question.gpu):
+        if isinstance(gpu, str) and "+" in gpu:
+            kinds = ",".join(part.strip() for part in gpu.split("+"))
+            raise BadValue(
+                f"`--gpu {gpu}`: layers are split over devices of one kind; ask for as many of each with `--gpu "
+                f"{kinds} --workers {gpu.count('+') + 1}`: where each kind holds all layers, the mixture lies between them"
+            )
     several = question.several()
     ranked = [name for name in ("gpu", "weights") if name in several]
     if question.advise and len(several) > len(ranked):

@@ -93,6 +93,15 @@ class FormatNames(Names):
         return super().convert(name if name in self.choices else value, param, ctx)
 
 
+class LocalFormatNames(FormatNames):
+    """A format of weights on one's own machine, also as MLX's files are called (``Qwen3-8B-8bit``)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; raise UnknownName if there is no such format."""
+        of_mlx = f"mlx-{str(value).lower().replace('-', '')}"
+        return super().convert(of_mlx if of_mlx in self.choices else value, param, ctx)
+
+
 class StrategyNames(Names):
     """A way to divide a training step, also under the names of PyTorch, transformers and DeepSpeed."""
 

@@ -32,6 +32,7 @@ from paleo_lite.errors import BadDescriptor, BadValue, UnknownName
         ("step-3.7-flash", "step-3.5-flash"), ("moonshotai/Kimi-K2.7-Code", "kimi-k2.5"),
         ("mistralai/Devstral-2-123B-Instruct-2512", "devstral-2-123b"), ("deepseek-v3.1-terminus", "deepseek-v3.1"),
         ("qwen3-coder-30b-a3b-instruct", "qwen3-30b-a3b"), ("baidu/ERNIE-4.5-300B-A47B-PT", "ernie-4.5-300b-a47b"),
+        ("kimi-linear", "kimi-linear-48b-a3b"), ("step-3.7", "step-3.5-flash"),  # the only ones that go on so
     ],
 )  # fmt: skip
 def test_a_release_is_the_network_that_has_its_shape(name, shipped):
@@ -52,6 +53,13 @@ def test_a_release_keeps_its_repository_and_says_whose_config_it_has() -> None:
     assert network.notes[-1] in decode.notes and decode.publication == network.publication
     again = find_network("step-3.7-flash").rebuild  # equal, so that what is computed for one is known for the other
     assert again == network.rebuild != own.rebuild and hash(again) == hash(network.rebuild)
+
+
+def test_the_beginning_of_one_name_is_answered_as_that_name_and_of_several_refused() -> None:
+    note = "stepfun-ai/Step-3.7-Flash has the config of step-3.5-flash, under whose name it is answered"
+    assert note in find_network("step-3.7").notes and note not in find_network("step-3.5").notes
+    with pytest.raises(UnknownName, match=r"did you mean llama-3-8b, llama-3-70b"):
+        find_network("llama-3")
 
 
 def test_releases_are_shipped_networks():

@@ -65,6 +65,21 @@ def test_sizes_of_mlx() -> None:
     assert wide - narrow == pytest.approx((5.254 - 3.35) * 1e9, rel=0.07)
 
 
+def test_mxfp4_of_mlx_has_four_bits_and_a_scale_of_eight_per_32() -> None:
+    """`mlx.core.quantize(mode="mxfp4")`: groups of 32 without biases, against 4 bits, a scale and a bias per 64."""
+    network = find_network("qwen3-4b")
+    narrow, wide = (
+        read_contents(network, weights, None, LOCAL_ENGINES["mlx"]).stored_bytes for weights in ("mxfp4", "mlx-4bit")
+    )
+    assert narrow / wide == pytest.approx((4 + 8 / 32) / (4 + (16 + 16) / 64), rel=1e-3)
+
+
+@pytest.mark.parametrize(("said", "format_"), [("8bit", "mlx-8bit"), ("4-bit", "mlx-4bit"), ("mxfp4", "mlx-mxfp4")])
+def test_formats_of_mlx_are_named_as_its_files_are(said: str, format_: str) -> None:
+    words = ["local", "llama-3.1-8b", "--gpu", "apple-m4", "--engine", "mlx", "--weights", said, "--format", "json"]
+    assert json.loads(CliRunner().invoke(main, words).stdout)["weights"] == format_
+
+
 @pytest.mark.parametrize(("gpu", "rate"), [("rtx3090ti", 164.0), ("rtx4090", 197.0)])
 def test_exllama(gpu: str, rate: float) -> None:
     """Llama 2 7B at 4 bits (README of turboderp/exllamav2, September 2023)."""
