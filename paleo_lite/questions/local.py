@@ -117,7 +117,7 @@ def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
             kinds = ",".join(part.strip() for part in gpu.split("+"))
             raise BadValue(
                 f"`--gpu {gpu}`: layers are split over devices of one kind; ask for as many of each with `--gpu "
-                f"{kinds} --workers {gpu.count('+') + 1}`: where each kind holds all layers, the mixture lies between them"
+                f"{kinds} --workers {gpu.count('+') + 1}`: where either kind holds all, the mixture lies between"
             )
     several = question.several()
     ranked = [name for name in ("gpu", "weights") if name in several]
