@@ -175,3 +175,20 @@ def test_narrow_products_of_a_device_without_their_measurements_follow_the_devic
     assert int8 == pytest.approx(geforce**2, rel=0.001)  # 4 times the peak of bf16
     for gpu in ("h100-sxm", "b200"):
         assert 0.7 < choose_model(find_device(gpu), "bf16", products="fp8").narrow_relative_efficiency < 0.8
+
+
+@pytest.mark.parametrize(
+    ("network", "measured_ms"),  # torch2trt, benchmarks/JETSON_XAVIER.md (4e820ae): latency of PyTorch in fp16
+    [("squeezenet1_0", 8.04), ("resnet50", 17.9), ("densenet201", 79.1), ("mobilenet_v2", 15.4), ("vgg16", 16.5)],
+)
+def test_the_processor_of_an_embedded_board_launches_slowly(network: str, measured_ms: float) -> None:
+    eager = pl.predict(network, gpu="jetson-agx-xavier", precision="fp16", batch_size=1, execution="eager")
+    low_s, high_s = eager.intervals["90"]
+    assert low_s < measured_ms * 1e-3 < high_s and abs(np.log(eager.time_s / measured_ms * 1e3)) < np.log(2)
+    assert any("launch kernels 3.0 times as slowly" in note for note in eager.notes)
+
+
+def test_hosts_are_those_of_desktops_elsewhere_and_engines_keep_their_own() -> None:
+    for gpu, execution in (("jetson-agx-xavier", "folded"), ("dgx-spark", "eager")):
+        notes = pl.predict("resnet50", gpu=gpu, precision="fp16", batch_size=1, execution=execution).notes
+        assert not any("as slowly" in note for note in notes)
