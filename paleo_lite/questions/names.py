@@ -99,7 +99,8 @@ class LocalFormatNames(FormatNames):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name; raise UnknownName if there is no such format."""
         of_mlx = f"mlx-{str(value).lower().replace('-', '')}"
-        return super().convert(of_mlx if of_mlx in self.choices else value, param, ctx)
+        is_of_mlx = str(value) not in self.choices and of_mlx in self.choices
+        return super().convert(of_mlx if is_of_mlx else value, param, ctx)
 
 
 class StrategyNames(Names):
