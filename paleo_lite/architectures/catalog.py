@@ -217,9 +217,14 @@ def _shipped_path(name: str) -> Path:
     if shipped_name is None:
         if is_missing_path(name):
             raise BadDescriptor(f"{name}: {NO_SUCH_FILE}")
-        hint = "'paleo-lite networks list' shows all."
+        hint = "'paleo-lite networks list' shows all; others are a `package.module:factory`, or a file such as .onnx."
         if name and file_exists(name, Path.exists):
             hint = f"The file of a network ends in {', '.join((*IMPORTERS, *MODELS))}."
+            if Path(name).suffix in WEIGHT_FILES:
+                hint = (
+                    "Weights do not say how layers are connected: give the module as `package.module:factory`, or a "
+                    "file that torch.export.save wrote, .pt2."
+                )
         from .pipelines.records import pipelines, pipelines_by_spelling, spelling_of  # imported only for messages
 
         if spelling_of(name) in pipelines_by_spelling():
@@ -238,6 +243,10 @@ def _only_name_that_continues(name: str) -> str | None:
     start = f"{name.lower()}-"
     longer = [known for known in [*network_names(), *release_names()] if known.startswith(start)]
     return longer[0] if len(longer) == 1 else None
+
+
+WEIGHT_FILES = {".pt", ".pth", ".ckpt", ".bin"}
+"""Endings of files of weights alone."""
 
 
 def is_factory(name: str) -> bool:

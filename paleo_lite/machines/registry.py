@@ -176,6 +176,7 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     if described:
         raise _ambiguous_device(name, described)
     _refuse_several(name, devices.values())
+    _refuse_other_memory(name, devices.values())
     near = f"The nearest is {family[0].id}. " if family else ""
     raise UnknownName("GPU", name, devices, f"{near}'paleo-lite hardware list' shows all.")
 
@@ -221,6 +222,21 @@ def _with_memory(name: str, devices: Iterable[Device]) -> list[Device]:
     normalized, memory_bytes = normalize_name(match[1]), float(match[2]) * 1e9
     named = [device for device in devices if normalized in _normalized_names(device) | _names_without_series(device)]
     return [device for device in named if abs(device.memory_bytes / memory_bytes - 1) <= MEMORY_TOLERANCE]
+
+
+def _refuse_other_memory(name: str, devices: Iterable[Device]) -> None:
+    """Raise BadValue for a device with another memory than that on record; Apple's chips are sold with several."""
+    match = _MEMORY_AT_END.fullmatch(name)
+    if match is None:
+        return
+    normalized = normalize_name(match[1])
+    named = [device for device in devices if normalized in _normalized_names(device) | _names_without_series(device)]
+    if len(named) == 1:
+        device = named[0]
+        raise BadValue(
+            f"{device.id} is on record with {device.memory_bytes / 1e9:g} GB: `local --gpu {device.id} --device-memory "
+            f"{match[2]}GB` asks for one with {match[2]} GB"
+        )
 
 
 def _refuse_several(name: str, devices: Iterable[Device]) -> None:

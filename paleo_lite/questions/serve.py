@@ -149,15 +149,15 @@ def _smallest_division(
 
     Matrices are divided first, and then blocks among pipeline stages of the largest possible tensor parallelism.
     """
-    if question.prefill_pool is not None or question.workers is not None:
-        return None  # pools state theirs in their settings, and workers are divided among replicas
+    if question.prefill_pool is not None:
+        return None  # pools state theirs in their settings
     from ..serving.placement import doubled_degrees
 
     longest_tokens = (traffic.input_tokens + traffic.output_tokens).max()
 
     def holds(tensor: int, pipeline: int | None) -> bool:
         """Return whether a replica holds the longest request; raise BadValue if it cannot be divided so."""
-        divided = dataclasses.replace(question, tensor=tensor, pipeline=pipeline)
+        divided = dataclasses.replace(question, tensor=tensor, pipeline=pipeline, workers=None)
         try:
             room = make_deployment(divided, listings).measure_room(traffic)
         except DoesNotFit:
@@ -168,17 +168,23 @@ def _smallest_division(
     for tensor in islice(doubled_degrees(widest), 1, None):
         try:
             if holds(tensor, question.pipeline):
-                return f"--tensor {tensor}"
+                return f"{_enough_workers(question, tensor)}--tensor {tensor}"
         except PaleoError:  # of heads or devices that cannot be divided so
             break
         widest = tensor
     for pipeline in range((question.pipeline or 1) + 1, MOST_STAGES + 1):
         try:
             if holds(widest, pipeline):
-                return f"--tensor {widest} --pipeline {pipeline}"
+                return f"{_enough_workers(question, widest * pipeline)}--tensor {widest} --pipeline {pipeline}"
         except PaleoError:
             return None  # an engine without stages, or fewer blocks than these
     return None
+
+
+def _enough_workers(question: Serve, devices: int) -> str:
+    """Return the option of a replica's devices, with a blank, if the stated number is no multiple of them."""
+    is_enough = question.workers is None or question.workers % devices == 0
+    return "" if is_enough else f"--workers {devices} "
 
 
 def traffic_of(question: Serve, deployment: Deployment) -> Traffic:

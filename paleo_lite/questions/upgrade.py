@@ -194,6 +194,7 @@ BROUGHT = {
         "--fp16": "is `--precision fp16 --mixed-precision`",
         "--bf16": "is `--precision bf16 --mixed-precision`",
         "--attn-implementation": "is `--training-settings attention=NAME`",
+        "--qlora": "is `--lora RANK --weights nf4`: adapters beside matrices in 4 bits",
         "--load-in-4bit": "is `--weights nf4`, of frozen matrices with `--lora`",
         "--load-in-8bit": "is `--weights int8`, of frozen matrices with `--lora`",
         "--zero-stage": "is a part of `--sharding`, as in `--sharding zero-3`",

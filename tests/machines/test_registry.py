@@ -104,9 +104,9 @@ def test_parts_of_a_name_that_one_device_has_name_it(name: str, expected: str) -
 
 @pytest.mark.parametrize(
     "name",
-    ["980 t", "mi2", "k8", "h2", "v10", "jetson-agx-orin-6", "rtx-50", "RTX 4090 48GB", "gtx 970", "8x", "x8"],
+    ["980 t", "mi2", "k8", "h2", "v10", "jetson-agx-orin-6", "rtx-50", "gtx 970", "8x", "x8"],
 )
-def test_the_beginning_of_a_name_or_another_memory_is_no_name(name: str) -> None:
+def test_the_beginning_of_a_name_is_no_name(name: str) -> None:
     """Half a number names nothing."""
     with pytest.raises(UnknownName, match="no GPU is called"):
         find_device(name)
@@ -342,3 +342,17 @@ def test_an_id_is_no_name_of_another_device() -> None:
 def test_another_spelling_of_an_id_reads_one_file(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "list_devices", None)
     assert find_device(spelling).id == "rtx4090"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("m4-pro-24gb", "apple-m4-pro is on record with 64 GB: `local --gpu apple-m4-pro --device-memory 24GB`"),
+        ("apple-m4-pro 24 GB", "apple-m4-pro is on record with 64 GB"),
+        ("RTX 4090 48GB", "rtx4090 is on record with 24 GB: `local --gpu rtx4090 --device-memory 48GB`"),
+    ],
+)
+def test_another_memory_of_a_device_names_the_option_that_states_it(name: str, message: str) -> None:
+    """Apple sells the M4 Pro with 24, 48 and 64 GB."""
+    with pytest.raises(BadValue, match=message):
+        find_device(name)

@@ -52,6 +52,14 @@ def test_a_refusal_names_pipeline_stages_where_no_node_holds_a_replica(asked: di
     assert answer.devices == 8 * stages
 
 
+@pytest.mark.parametrize(
+    ("workers", "options"), [(8, "--workers 16 --tensor 8 --pipeline 2"), (32, "--tensor 8 --pipeline 2")]
+)
+def test_a_refusal_names_more_devices_where_the_stated_number_is_too_small(workers: int, options: str) -> None:
+    with pytest.raises(DoesNotFit, match=f": `{options}` is the smallest that fits$"):
+        pl.serve("deepseek-v3", gpu="h100-sxm", concurrency=2, workers=workers)
+
+
 def test_the_search_of_the_highest_rate_names_the_smallest_tensor_parallelism_too() -> None:
     with pytest.raises(DoesNotFit, match=r": `--tensor 2` is the smallest that fits$"):
         pl.serve("llama-3.1-70b", gpu="h100-sxm", slo="ttft=500ms")
