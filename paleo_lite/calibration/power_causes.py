@@ -6,6 +6,7 @@ memory traffic, exchanges and operands. A device at its power limit says nothing
 
 from __future__ import annotations
 
+from math import isclose
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,8 +66,8 @@ def learned_device(device: Device, network: str, evidence: EvidenceCalibration |
     posterior = evidence.posterior(KIND)
     factors = posterior.factors(power_traits(device.id, network))
     _, after, before = factors.log_time(power_shares(power, TYPICAL), posterior.prior.noise[WATTS])
-    if after == before:
-        return device  # the watts have nothing in common with it
+    if isclose(after, before):  # but for rounding, the watts have nothing in common with it
+        return device
     reach = QUANTILES[INTERVAL_LEVEL] * float(power.deviation(TYPICAL))
     width = float(remaining_width(after, before, (-reach, reach)))
     learned = LearnedPower(dict(zip(factors.causes, factors.mean.tolist())), width)

@@ -156,7 +156,7 @@ def test_kinds_of_layers_share_the_energy_of_the_step() -> None:
     idle_j = predicted.energy_j - sum(entry["energy_j"] for entry in kinds.values())
     assert 0 <= idle_j <= 2 * predicted.power.idle_w * predicted.terms.overhead_s
     watts = {kind: entry["energy_j"] / entry["time_s"] for kind, entry in kinds.items() if entry["time_s"]}
-    assert watts["linear"] > 1.2 * watts["layer_norm"]
+    assert watts["linear"] > 1.15 * watts["layer_norm"]
 
 
 def test_processors_and_unknown_processes_have_no_power_model() -> None:

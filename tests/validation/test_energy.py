@@ -12,7 +12,16 @@ from measured import DATA
 from paleo_lite.machines import find_device
 from paleo_lite.timing.activity import Activity, Shares
 from paleo_lite.timing.energy import below_limit, demand, power_of
-from validation.energy.fit import Scatters, fit_energy, shipped_scatters
+from validation.energy.fit import (
+    DEVICE_DEVIATION,
+    GENERATION_DEVIATION,
+    MEMORY_DEVIATION,
+    PRIORS,
+    Scatters,
+    fit_energy,
+    robust,
+    shipped_scatters,
+)
 from validation.energy.hold_out import folds_of, hold_out, points_of, scatters_of
 from validation.energy.measured import KINDS, MeasuredPower, measured_powers, trained_powers
 from validation.energy.wall import machines
@@ -38,6 +47,28 @@ def test_the_fit_finds_known_powers_of_an_unseen_model() -> None:
     assert power is not None
     for one in synthetic("h100-sxm", "dddd"):
         assert power.watts(one.activity.shares_of(1.0)) == pytest.approx(one.power_w, rel=0.03)
+
+
+def test_errors_count_linearly_far_out_as_scipy_says() -> None:
+    """The loss `soft_l1`: 2 (sqrt(1 + z) - 1) of the squared error z (scipy.optimize.least_squares)."""
+    errors = np.array([-30.0, -1.0, 0.0, 0.1, 5.0])
+    assert robust(errors) ** 2 == pytest.approx(2 * (np.sqrt(1 + errors**2) - 1))
+    assert (np.sign(robust(errors)) == np.sign(errors)).all()
+
+
+def test_priors_are_normal_however_far_a_measurement_lies() -> None:
+    """An idle device that draws a millionth of its rated power.
+
+    Far out the slope of the loss is 1 per deviation of a measurement, 10 per unit of the logarithm, and that of a
+    normal prior is the distance over the variance: the four effects together move by 10 times the sum of their
+    variances, less what the utilisation, which is never 0, draws.
+    """
+    device = find_device("h100-sxm")
+    assert device.power_w is not None
+    idle = MeasuredPower("made up", device, "a", "task", "dense", 1, Activity(), 1.0, 1e-6 * device.power_w)
+    moved = fit_energy([idle]).devices["h100-sxm"].theta[0] - np.log(PRIORS["idle"][0])
+    variance = PRIORS["idle"][1] ** 2 + MEMORY_DEVIATION**2 + GENERATION_DEVIATION**2 + DEVICE_DEVIATION**2
+    assert 0.75 * 10 * variance < -moved < 10 * variance
 
 
 def test_scatter_is_that_of_models_that_draw_more_or_less_than_the_formula() -> None:
@@ -120,9 +151,10 @@ def test_every_server_has_the_power_of_its_row() -> None:
 
 
 @pytest.mark.needs_data
+@pytest.mark.slow
 def test_machines_at_the_wall_are_inside_their_intervals() -> None:
-    """26 of the rows are machines with a card that has a hardware file; nothing is fitted to them."""
+    """26 of the rows are machines with a card that has a hardware file; each card is held out."""
     found = list(machines(DATA))
     assert len(found) == 26
-    assert np.median([abs(one.wall_w / one.measured_w - 1) for one in found]) < 0.2
+    assert np.median([abs(one.wall_w / one.measured_w - 1) for one in found]) < 0.12
     assert np.mean([one.is_inside for one in found]) > 0.75

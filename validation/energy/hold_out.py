@@ -69,7 +69,7 @@ def forecast(model: EnergyModel, measured: Sequence[MeasuredPower]) -> list[Powe
     """Return the forecasts of a model."""
     points = []
     for measurement in measured:
-        power, shares = held_out_power(model, measurement), measurement.activity.shares_of(measurement.time_s)
+        power, shares = held_out_power(model, measurement), measurement.shares
         low_w, high_w = power.interval_w(shares, LEVEL)
         points.append(PowerPoint(measurement, float(power.watts(shares)), float(low_w), float(high_w)))
     return points

@@ -4,7 +4,8 @@ The servers are described by a decoding step at their mean number of sequences a
 prompt; the time is the measured one (`mlenergy_language.csv`). So it is for batches of pictures and videos
 (`mlenergy_diffusion.csv`), whose forecast stays beside the measurement. Training steps have the measured time where the
 work is known: Zeus's BERT reads sequences of different lengths, whose time is the predicted one
-(`validation.power_limits`). NCF hardly computes: its device waits.
+(`validation.power_limits`). NCF hardly computes: its device waits. Cards of machines at the wall answer one prompt, at
+the measured speed (`cards`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from paleo_lite.engines.activity import kernel_activity
 from paleo_lite.engines.kernels import ExpertsKernel, Load
 from paleo_lite.machines import Device, find_device
 from paleo_lite.serving.kernel_timer import device_kernels
-from paleo_lite.timing.activity import Activity
+from paleo_lite.timing.activity import Activity, Shares
 from paleo_lite.timing.pipelines import on_several_devices
 from paleo_lite.timing.sequence_parallel import SequenceSplit
 
@@ -31,6 +32,8 @@ from ..diffusion.published import PictureMeasurement, mlenergy_rows
 from ..engines.servers import PublishedServer, place, published_servers
 from ..power_limits import WAITING, ZEUS, LimitedStep, limited_steps
 from ..tables import rows_of
+from .cards import SOURCE as WALL
+from .cards import machines_at_wall
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,8 +54,12 @@ TYPICAL_CONTEXT = 2000
 """Context for which the kernels of a network are listed; their times follow from the load."""
 
 
-KINDS = ("dense", "mixtures", "pictures", "videos", "training")
-"""Kinds of measured work: servers of dense networks and of mixtures of experts, pipelines, and training steps."""
+AT_WALL = "machines"
+"""Kind of the cards of machines that were measured at the wall."""
+
+KINDS = ("dense", "mixtures", "pictures", "videos", "training", AT_WALL)
+"""Kinds of measured work: servers of dense networks and of mixtures of experts, pipelines, training steps, and language
+models on one's own machine."""
 
 
 class MeasuredPower(msgspec.Struct, frozen=True, eq=False):
@@ -72,6 +79,13 @@ class MeasuredPower(msgspec.Struct, frozen=True, eq=False):
     pipeline: PipelinePrediction | None = None  # the forecast of a batch of pictures or videos, if it is one
 
     @property
+    def shares(self) -> Shares:
+        """Shares of the time of a step. Kernels of llama.cpp unpack numbers while they read them."""
+        if self.kind == AT_WALL:
+            return self.activity.overlapping_shares_of(self.time_s)
+        return self.activity.shares_of(self.time_s)
+
+    @property
     def series(self) -> tuple[str, str, str, int]:
         """What measurements of one series have in common: those of one deployment differ by load or batch size."""
         return self.device.id, self.model, self.task, self.devices
@@ -79,7 +93,26 @@ class MeasuredPower(msgspec.Struct, frozen=True, eq=False):
 
 def measured_powers(data: Path) -> list[MeasuredPower]:
     """Return all measurements of a folder of data, and those of this repository."""
-    return [*served_powers(data), *pipeline_powers(data), *trained_powers()]
+    return [*served_powers(data), *pipeline_powers(data), *trained_powers(), *card_powers(data)]
+
+
+def card_powers(data: Path) -> list[MeasuredPower]:
+    """Return the cards of machines at the wall of which it is known what they do."""
+    return [
+        MeasuredPower(
+            source=WALL,
+            device=machine.device,
+            model=machine.model,
+            task="answers",
+            kind=AT_WALL,
+            devices=1,
+            activity=machine.activity,
+            time_s=machine.time_s,
+            power_w=machine.card_w,
+        )
+        for machine in machines_at_wall(data)
+        if machine.is_busy
+    ]
 
 
 def pipeline_powers(data: Path) -> list[MeasuredPower]:

@@ -1,51 +1,30 @@
-"""Machines measured at the wall: the power of the device, of its host and of the power supply.
+"""Machines measured at the wall, each forecast by a fit of the power without its card.
 
-``python -m validation compare wall`` prints the table of ``docs/model.md``. The source states the power of whole
-machines that answer one prompt under llama.cpp or Ollama; nothing here is fitted to it. Hosts draw what is assumed in
-`HOSTS`, and power supplies lose a tenth, which ``--site pue=1.1`` states.
+``python -m validation compare wall`` prints the table of ``docs/model.md``. A card that is measured nowhere else has
+the constants of its generation, which other cards at the wall inform.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from paleo_lite.engines.records import LOCAL_ENGINES
-from paleo_lite.machines import Device, find_device
-from paleo_lite.own_machines.step import local_constants, token_activity
+from paleo_lite.machines import Device
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.timing.energy import power_of
+from paleo_lite.timing.energy import Power, power_of
 from paleo_lite.timing.facility import Facility
 
 from ..comparisons import describe_errors, require_data
-from ..local.fit import contents_of
-from ..local.published import MODELS
-from ..tables import rows_of
-
-HOSTS = {"Pi": 13.0, "Radxa": 20.0, "Intel 265K": 50.0, "System76": 90.0, "HiFive": 15.0}
-"""Watts of hosts beside a busy card, by the first words of the system. A Raspberry Pi 5 draws 12 to 14 W at the wall
-when it computes by itself (the rows of the same table); the others are assumptions."""
-
-POWER_SUPPLY = 1.1
-"""Power at the wall over that behind the power supply: that of an efficiency of 91%."""
-
-CONTEXT = 256
-"""Tokens in the cache of a short answer, as `validation.local.published` takes them."""
-
-CARDS = {
-    "Nvidia RTX 3080 Ti": "rtx3080ti", "Nvidia RTX 2080 Ti": "rtx2080ti", "Nvidia RTX A4000": "rtx-a4000",
-    "Nvidia A4000": "rtx-a4000", "Nvidia RTX 3060": "rtx3060", "AMD Pro W7700": "radeon-pro-w7700",
-    "AMD RX 7900 XT": "rx7900xt",
-}  # fmt: skip
-"""Devices by the name in brackets; cards without a hardware file are left out."""
+from .cards import POWER_SUPPLY, MachineAtWall, machines_at_wall
+from .fit import fit_energy, shipped_scatters, with_scatter
+from .measured import measured_powers
 
 
-class MachineAtWall(NamedTuple):
-    """A machine at the wall.
+class ForecastMachine(NamedTuple):
+    """A machine at the wall with its forecast.
 
     Attributes
     ----------
@@ -85,30 +64,27 @@ class MachineAtWall(NamedTuple):
         return self.low_w <= self.measured_w <= self.high_w
 
 
-def machines(data: Path) -> Iterator[MachineAtWall]:
-    """Iterate over the machines whose card has a hardware file and a power model."""
-    rows = list(rows_of(data / "engines" / "llama_cpp_machines.csv"))
-    for row in rows:
-        card = re.search(r"\((.*)\)", row["system"])
-        host_w = next((watts for name, watts in HOSTS.items() if row["system"].startswith(name)), None)
-        if row["runs_on"] != "GPU" or not row["system_watts"] or card is None or host_w is None:
-            continue
-        if card[1] not in CARDS:
-            continue
-        device = find_device(CARDS[card[1]])
-        power = power_of(device)
-        if power is None:
-            continue
-        contents = contents_of(*MODELS[row["model"]])
-        constants = local_constants().backends[LOCAL_ENGINES["llama.cpp"].backend_of(device)]
-        time_s = 1 / float(row["tokens_per_s"])
-        shares = token_activity(contents, contents.pieces, device, constants, CONTEXT).overlapping_shares_of(time_s)
-        low_w, high_w = (float(end_w) for end_w in power.interval_w(shares))
-        device_w = float(power.watts(shares))
-        facility = Facility(pue=POWER_SUPPLY, host_w=host_w)
-        at_wall = [facility.site_energy(watts, 1.0).energy_j for watts in (device_w, low_w, high_w, power.rated_w)]
-        measured_w = float(row["system_watts"])
-        yield MachineAtWall(row["system"], row["model"], device, host_w, measured_w, device_w, *at_wall)
+def machines(data: Path) -> Iterator[ForecastMachine]:
+    """Iterate over the machines with their forecasts, each without the measurements of its card."""
+    measured, at_wall = measured_powers(data), list(machines_at_wall(data))
+    for card in sorted({machine.device.id for machine in at_wall}):
+        fitted = fit_energy([power for power in measured if power.device.id != card])
+        model = with_scatter(fitted, shipped_scatters())
+        for machine in at_wall:
+            if machine.device.id == card:
+                yield _forecast(machine, power_of(machine.device, model=model))
+
+
+def _forecast(machine: MachineAtWall, power: Power | None) -> ForecastMachine:
+    assert power is not None
+    shares = machine.shares
+    low_w, high_w = (float(end_w) for end_w in power.interval_w(shares))
+    device_w = float(power.watts(shares))
+    facility = Facility(pue=POWER_SUPPLY, host_w=machine.host_w)
+    at_wall = [facility.site_energy(watts, 1.0).energy_j for watts in (device_w, low_w, high_w, power.rated_w)]
+    return ForecastMachine(
+        machine.system, machine.model, machine.device, machine.host_w, machine.measured_w, device_w, *at_wall
+    )
 
 
 def compare_page(data: Path | None) -> Document:
@@ -132,7 +108,7 @@ def compare_page(data: Path | None) -> Document:
     ]
     rated = np.median([abs(machine.rated_w / machine.measured_w - 1) for machine in measured])
     return Document(
-        f"Machines at the wall: {describe_errors(measured)}",
+        f"Machines at the wall, with their card held out: {describe_errors(measured)}",
         [("rated power", f"{rated:.0%} off in the median")],
         [Table("Watts of machines", columns, [machine._asdict() for machine in measured])],
     )

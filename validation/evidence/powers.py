@@ -9,7 +9,7 @@ from paleo_lite.calibration.power_causes import KIND, WATTS, is_at_limit, power_
 
 from ..energy.fit import shipped_scatters, with_scatter
 from ..energy.hold_out import folds_of, held_out_power
-from ..energy.measured import measured_powers
+from ..energy.measured import AT_WALL, measured_powers
 from .groups import Grouped
 
 
@@ -19,8 +19,9 @@ def measured_watts(data: Path) -> list[Grouped]:
     for fold in folds_of(measured_powers(data), "device"):
         model = with_scatter(fold.model, shipped_scatters())
         for number, measured in enumerate(fold.measured):
-            power, shares = held_out_power(model, measured), measured.activity.shares_of(measured.time_s)
-            if is_at_limit(power, shares):
+            power, shares = held_out_power(model, measured), measured.shares
+            # Watts of cards at the wall rest on assumed hosts.
+            if is_at_limit(power, shares) or measured.kind == AT_WALL:
                 continue
             traits = power_traits(measured.device.id, measured.model, measured.source)
             low_w, high_w = map(float, power.interval_w(shares))
