@@ -55,13 +55,13 @@ GGUF_TYPES: dict[str, TensorType] = {
 MLX_TYPES = {f"mlx_{bits}bit": TensorType(64, 8 * bits + 4) for bits in (3, 4, 5, 6, 8)}
 """Types of MLX by name: integers, with a scale and a bias in 16 bits per 64 (``mlx.core.quantize``)."""
 
-MLX_MXFP4 = "mlx_mxfp4"
-"""Mode ``mxfp4`` of ``mlx.core.quantize``: 4 bits, with a scale of 8 bits and no bias per 32."""
+MLX_FLOATS = {"mlx_mxfp8": TensorType(32, 33), "mlx_nvfp4": TensorType(16, 9)}
+"""Its modes of floating-point numbers, with a scale in 8 bits per 32 or per 16; ``mxfp4`` is that of GGUF files."""
 
 EXL2_TYPES = {f"exl2_{bits}bpw": TensorType(32, round(4 * bits)) for bits in (2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)}
 """Types of ExLlamaV2 by name: the mean bits per number with scales, which its quantizer is asked for."""
 
-TENSOR_TYPES = GGUF_TYPES | MLX_TYPES | {MLX_MXFP4: TensorType(32, 17)} | EXL2_TYPES
+TENSOR_TYPES = GGUF_TYPES | MLX_TYPES | MLX_FLOATS | EXL2_TYPES
 """All types of tensors by name."""
 
 WHEN_ROWS_ARE_SHORT = {
@@ -234,8 +234,16 @@ MIXTURES: dict[str, Mixture] = {
 MLX_MIXTURES = {
     name.replace("_", "-"): Mixture(name, f"{name[4]} bits, with a scale and a bias per 64", 8 * kind.bytes_per_number)
     for name, kind in MLX_TYPES.items()
-} | {"mlx-mxfp4": Mixture(MLX_MXFP4, "4 bits (mxfp4), with a scale per 32", 4.25)}
-"""Quantizations of ``mlx_lm.convert`` by name: all matrices in one type."""
+} | {
+    "mlx-mxfp8": Mixture("mlx_mxfp8", "8 bits (E4M3), with an 8-bit exponent per 32", 8.25),
+    "mlx-mxfp4": Mixture("mxfp4", "4 bits (E2M1), with an 8-bit exponent per 32", 4.25),
+    "mlx-nvfp4": Mixture("mlx_nvfp4", "4 bits (E2M1), with an 8-bit scale per 16", 4.5),
+    "mlx-mxfp4-q8": Mixture(
+        "mlx_8bit", "experts in 4 bits (mxfp4), all else in 8", 8.5, (Rule(("experts", "experts_down"), "mxfp4"),)
+    ),
+}
+"""Quantizations of ``mlx_lm.convert`` by name, all matrices in one type (``--q-bits``, ``--q-mode``); ``mlx-mxfp4-q8``
+is that of gpt-oss, whose experts keep the type in which they were published."""
 
 EXL2_MIXTURES = {
     name.replace("_", "-"): Mixture(

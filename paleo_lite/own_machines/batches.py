@@ -21,7 +21,7 @@ from .step import (
     BackendConstants,
     attention_s,
     cache_read_s,
-    local_constants,
+    constants_of,
     overlap_s,
     padding_of,
     piece_parts_s,
@@ -63,7 +63,7 @@ def make_local_model(
 ) -> LocalModel:
     """Return a network on a device with the constants of an engine's usual backend, calibrated if that is asked for."""
     backend = engine.backend_of(device)
-    constants, note = local_constants().backends[backend], ""
+    constants, note = constants_of(backend, device), ""
     if calibration is not None:
         note = calibration.describe_distance(KIND, local_traits(contents, device, backend))
         constants = calibrated_constants(calibration, contents, device, backend, constants, TYPICAL_CONTEXT, UBATCH)

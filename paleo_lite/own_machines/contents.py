@@ -27,9 +27,6 @@ MXFP4 = "mxfp4"
 MXFP4_FILE = "mxfp4_moe"
 """Files whose experts are mxfp4, in which gpt-oss is published (ggml-org's on the Hugging Face Hub)."""
 
-_FILES_OF_FORMATS = {MXFP4: (MXFP4_FILE, "mlx-mxfp4")}
-"""Formats of llama.cpp and MLX by the names that formats of weights have elsewhere."""
-
 GROUPS = ("wide", "legacy", "k", "table", MXFP4)
 """Groups of tensor types with kernels alike: 16 bits and more; one scale per block; scales in two levels; look-ups of
 several numbers; and MXFP4, whose kernels look up single numbers."""
@@ -200,9 +197,7 @@ def read_contents(
     else:
         keeps_experts = engine.keeps_mxfp4 and _has_mxfp4_experts(network)
         published = MXFP4_FILE if keeps_experts and MXFP4_FILE in engine.mixtures else engine.default_weights
-        asked = published if weights is None else weights
-        named = _FILES_OF_FORMATS.get(asked, ())
-        weights = next((name for name in named if name in engine.mixtures), asked)
+        weights = published if weights is None else engine.aliases.get(weights, weights)
         if weights not in engine.mixtures:
             raise BadValue(f"{engine.name} stores weights in {', '.join(engine.mixtures)} (got {weights!r})")
         pieces = _pieces_of_layers(layers, engine.mixtures[weights], MXFP4 if keeps_experts else None)

@@ -38,6 +38,7 @@ from .step import (
     UBATCH,
     BackendConstants,
     cache_read_s,
+    constants_of,
     interval_of,
     local_constants,
     piece_s,
@@ -403,7 +404,12 @@ def _constants_of(
     contents: Contents, device: Device, backend: str, question: LocalQuestion, context: int
 ) -> tuple[BackendConstants, list[str]]:
     """Return the constants of a backend, calibrated if that is asked for, and the first notes."""
-    constants, notes = local_constants().backends[backend], [*contents.notes]
+    constants, notes = constants_of(backend, device), [*contents.notes]
+    if constants.makers and device.vendor not in constants.makers:
+        notes.append(
+            f"no device of {device.vendor} was measured under {backend}, only those of "
+            f"{' and '.join(constants.makers)}: the time of a prompt is less certain"
+        )
     if question.calibration is None:
         return constants, notes
     notes.append(question.calibration.describe_distance(KIND, local_traits(contents, device, backend)))

@@ -65,6 +65,10 @@ class BackendConstants(msgspec.Struct, frozen=True):
     prompt_deviation: float
     # Cores of the device for which `block_s` holds, if that time grows with the cores; 0 if it is the same for all.
     block_cores: float = 0.0
+    # Makers of the measured devices, if the backend is for those of several makers, and the deviation of the time of a
+    # prompt on devices of a maker that was left out; that of a token is no larger than `deviation`.
+    makers: tuple[str, ...] = ()
+    other_maker_deviation: float = 0.0
 
     def wait_s(self, device: Device) -> float:
         """Return the overhead per transformer block on a device: launches, norms, synchronisation."""
@@ -85,6 +89,15 @@ class LocalConstants(msgspec.Struct, frozen=True):
 def local_constants() -> LocalConstants:
     """Return the shipped constants."""
     return read_shipped(FILE, LocalConstants)
+
+
+def constants_of(backend: str, device: Device) -> BackendConstants:
+    """Return the constants of a backend, less certain for a device of a maker of which none was measured."""
+    constants = local_constants().backends[backend]
+    if not constants.makers or device.vendor in constants.makers:
+        return constants
+    deviation = max(constants.prompt_deviation, constants.other_maker_deviation)
+    return msgspec.structs.replace(constants, prompt_deviation=deviation)
 
 
 def prompt_peak_per_s(device: Device, group: str = "legacy") -> float:

@@ -94,13 +94,16 @@ class FormatNames(Names):
 
 
 class LocalFormatNames(FormatNames):
-    """A format of weights on one's own machine, also as MLX's files are called (``Qwen3-8B-8bit``)."""
+    """A format on one's own machine, also by the end of its name, as repositories of MLX and EXL2 have it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name; raise UnknownName if there is no such format."""
-        of_mlx = f"mlx-{str(value).lower().replace('-', '')}"
-        is_of_mlx = str(value) not in self.choices and of_mlx in self.choices
-        return super().convert(of_mlx if is_of_mlx else value, param, ctx)
+        from ..gguf_types import EXL2_MIXTURES, MLX_MIXTURES
+
+        text = str(value).lower()
+        ends = {name.partition("-")[2]: name for name in (*MLX_MIXTURES, *EXL2_MIXTURES)}
+        is_known = text in self.choices or text in _FORMATS_OF_ENGINES
+        return super().convert(value if is_known else ends.get(text, value), param, ctx)
 
 
 class StrategyNames(Names):

@@ -11,6 +11,7 @@ import numpy as np
 
 from paleo_lite.calibration.accuracy import relative_errors
 from paleo_lite.engines.records import BACKENDS
+from paleo_lite.machines import find_device
 from paleo_lite.own_machines.step import DEVIATIONS_AT_90
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.reporting.formats import format_percent
@@ -112,6 +113,21 @@ def hold_out_sources(backend: str, rows: Sequence[LocalMeasurement]) -> list[Loc
         of_source = [row for row in rows if source_of(row) == source]
         devices = {row.device for row in of_source}
         parts.append(([row for row in rows if source_of(row) != source and row.device not in devices], of_source))
+    return _hold_out(backend, rows, parts)
+
+
+def makers_of(rows: Sequence[LocalMeasurement]) -> tuple[str, ...]:
+    """Return the makers of the devices of some rows, in the order of the alphabet."""
+    return tuple(sorted({find_device(row.device).vendor for row in rows}))
+
+
+def hold_out_makers(backend: str, rows: Sequence[LocalMeasurement]) -> list[LocalForecast]:
+    """Return the forecast of each row from devices of other makers that have more rows than its own."""
+    parts = []
+    for maker in makers_of(rows):
+        of_maker = [row for row in rows if find_device(row.device).vendor == maker]
+        if 2 * len(of_maker) < len(rows):
+            parts.append(([row for row in rows if row not in of_maker], of_maker))
     return _hold_out(backend, rows, parts)
 
 

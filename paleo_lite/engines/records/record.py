@@ -239,6 +239,7 @@ class LocalEngine(msgspec.Struct, frozen=True):
     advised: tuple[str, ...]  # formats that people publish, from the most bits to the fewest
     # Whether experts that a checkpoint stores in mxfp4 keep it in files of every format, as those of gpt-oss do.
     keeps_mxfp4: bool = False
+    aliases: Mapping[str, str] = {}  # its formats by the names that they have elsewhere
     places: bool = False  # whether blocks, experts and the cache can be in the memory of the host
     caution: str = ""  # what its forecasts rest on, where that is little
 
