@@ -130,7 +130,7 @@ def _notes_above_peak(steady: SteadyIteration, figures: dict[str, Any], peaks: P
     return notes
 
 
-def _operator_row(operator: OperatorWork, peaks: Peaks | None, measured: MeasuredShare | None) -> dict[str, Any]:
+def _operator_row(operator: OperatorWork, peaks: Peaks | None, measured: MeasuredShare | None = None) -> dict[str, Any]:
     """Return an operation's figures relative to the roofline, the larger of compute time and memory time.
 
     Where FLOPs or bytes are unknown, bound and share are those that the profiler measured.
