@@ -22,6 +22,12 @@ LOSS_NOTE = (
     "divergences of GGUF); larger networks lose less"
 )
 
+OF_ONE_KIND = (
+    "each row is of {count} devices of one kind: different cards of one machine are not forecast together; ask for "
+    "each alone, with the layers that it holds as --gpu-layers"
+)
+"""Note on devices that are compared, as they might be taken for the cards of one machine."""
+
 NAMED = 4
 """Devices or formats that a note names."""
 
@@ -157,6 +163,7 @@ def rank_devices(
         "each device in the same format; the best format is the one with the most bits that is wholly on it",
         *_describe_hosts(rows, [row.device for row in rows], [cpu for _, cpu in devices]),
         *_describe_left_out(failures, "devices"),
+        *([OF_ONE_KIND.format(count=question.gpus)] if question.gpus > 1 and len(devices) > 1 else []),
     )
     return LocalAdvice(contents.name, rows[0].context, "devices", tuple(rows), tuple(best), notes)
 

@@ -221,3 +221,8 @@ def test_networks_and_devices_stand_side_by_side():
     assert compared.rows[-1]["tokens_per_s"] == pytest.approx(alone.tokens_per_s)
     with pytest.raises(BadValue, match="`--advise` ranks devices or formats for one question: give one value of "):
         pl.local("llama-3.2-1b", gpu="rtx4090", context=[1024, 2048], advise=True)
+
+
+def test_devices_that_are_compared_are_not_the_cards_of_one_machine() -> None:
+    asked = {workers: pl.local("llama-3.1-8b", gpu="rtx3090,rtx4060ti", workers=workers) for workers in (1, 2)}
+    assert [any("2 devices of one kind" in note for note in answer.notes) for answer in asked.values()] == [False, True]
