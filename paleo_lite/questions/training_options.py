@@ -92,10 +92,6 @@ def _checkpointing(recompute: str) -> str:
     )
 
 
-CUT_PARTS = 4096
-"""Parts of the logits of which cut cross-entropy holds one in fast memory."""
-
-
 def _loss_options(loss: str) -> dict[str, Any]:
     """Return the fields of `TrainingOptions` for ``--training-settings loss``.
 
@@ -105,7 +101,9 @@ def _loss_options(loss: str) -> dict[str, Any]:
     if loss in ("fused", "fp32"):
         return {"fused_loss": loss == "fused"}
     if loss == "cut":
-        return {"fused_loss": True, "loss_chunks": CUT_PARTS}
+        from ..timing.training_options import CUT_LOSS
+
+        return dict(CUT_LOSS)
     if str(loss).isdecimal() and int(loss) >= 1:
         return {"loss_chunks": int(loss)}
     raise BadValue(f"`--training-settings loss` must be fp32, fused, cut or a number of parts >= 1 (got {loss!r})")

@@ -26,6 +26,7 @@ from .offload import peer_bandwidth_bytes_per_s
 from .optimizers import OPTIMIZERS, resident_optimizer
 from .predicting import predict
 from .prediction import Prediction
+from .training_options import CUT_LOSS
 from .workload import Workload
 
 SHARDS = 8
@@ -338,7 +339,9 @@ _RECOMPUTATION = {"block": "full", "all": "all"}
 def _fine_tuning_remedies(
     workload: Workload, narrow: str | None, stated: Mapping[str, Any]
 ) -> Iterator[CandidateRemedy]:
-    """Yield LoRA and QLoRA for a language model, alone, and with checkpointing and micro-batches of one sample.
+    """Yield LoRA and QLoRA for a language model, alone, and with what saves more memory of activations.
+
+    That are checkpointing and micro-batches of one sample, and cut cross-entropy beside them.
 
     Of another network with adapters, yield narrower formats of its frozen weights.
 
@@ -357,6 +360,13 @@ def _fine_tuning_remedies(
     changes_of_smallest: dict[str, Any] = {"recompute": _RECOMPUTATION[checkpointing]}
     if workload.batch_size > 1:
         changes_of_smallest |= {**stated, **_accumulate(workload.batch_size)}
+    variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("", {}, {}),
+        (", checkpointing, micro-batches of 1", smallest, changes_of_smallest),
+    ]
+    if options.loss_chunks == 1:
+        cut = changes_of_smallest | {"training_settings": {"loss": "cut"}}
+        variants.append((", checkpointing, micro-batches of 1, cut cross-entropy", smallest | CUT_LOSS, cut))
     for name, weights in (("LoRA", None), ("QLoRA", "int4")):
         if options.lora_rank and weights is None:
             continue
@@ -369,7 +379,7 @@ def _fine_tuning_remedies(
         if workload.execution != "eager":
             changes_of_tuning["execution"] = "eager"
         try:
-            for suffix, changes in (("", {}), (", checkpointing, micro-batches of 1", smallest)):
+            for suffix, changes, further_changes in variants:
                 tuned = msgspec.structs.replace(options, lora_rank=rank, **changes)
                 changed = workload.with_changes(
                     phase="training",
@@ -379,7 +389,6 @@ def _fine_tuning_remedies(
                     execution="eager",
                 )
                 assert changed.trained_layers
-                further_changes = changes_of_smallest if suffix else {}
                 yield CandidateRemedy(
                     f"{name} of rank {rank}{suffix}", {**changes_of_tuning, **further_changes}, changed
                 )

@@ -35,6 +35,10 @@ CHECKPOINTING = ("none", "sqrt", "block", "all")
 """Activation recomputation: of no activations, of those inside about sqrt(n) segments, of those inside every block, or
 of those between all possible cuts (in a transformer two per block)."""
 
+CUT_LOSS = {"fused_loss": True, "loss_chunks": 4096}
+"""Fields of `TrainingOptions` of cut cross-entropy (Wijmans et al. 2024): parts of the logits, of which it holds one in
+fast memory."""
+
 
 class TrainingOptions(msgspec.Struct, frozen=True):
     """Options of a training step.
