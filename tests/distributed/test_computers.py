@@ -92,7 +92,7 @@ def test_a_device_has_at_most_one_usual_computer() -> None:
     computers = [find_computer(name) for name in computer_names()]
     usual = [computer.device for computer in computers if computer.is_usual]
     assert len(usual) == len(set(usual))
-    assert {"a100-sxm-80gb", "h100-sxm", "b200", "gb200", "mi355x"} <= set(usual)
+    assert {"a100-sxm-80gb", "h100-sxm", "gh200", "b200", "gb200", "mi300x", "mi350x", "mi355x"} <= set(usual)
 
 
 def test_scaling_without_a_link_is_on_the_usual_computer_of_the_device() -> None:

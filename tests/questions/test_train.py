@@ -67,7 +67,7 @@ def test_a_batch_that_its_micro_batches_do_not_make_up(asked, sentence) -> None:
         pl.train(**asked)
 
 
-@pytest.mark.parametrize(("gpu", "link"), [("rtx4090", "pcie4-x16"), ("gh200", "nvlink4-x18"), ("tpu-v5p", "ici-v5p")])
+@pytest.mark.parametrize(("gpu", "link"), [("rtx4090", "pcie4-x16"), ("tpu-v5p", "ici-v5p")])
 def test_a_missing_link_names_that_of_the_device(gpu: str, link: str) -> None:
     with pytest.raises(BadValue, match=f"need a link, and no usual computer of .* is on record: give `--link {link}`"):
         pl.train("gpt2", gpu=gpu, workers=2)
