@@ -329,7 +329,7 @@ def _remaining_cause(job: Job, settings: Settings, strategy: str) -> str:
     if not STRATEGIES[strategy].divides_blocks:
         return "small batches per worker"
     config = settings.parallel or ParallelConfig()
-    is_undivided = config.tensor * config.pipeline * config.context == 1
+    is_undivided = config.tensor * config.pipeline * config.context * config.expert == 1
     if is_undivided and job.workload.phase not in GENERATION_PHASES:
         return "the host of the framework"
     return "replicated work and smaller matrices"

@@ -250,8 +250,9 @@ def test_an_exchange_of_experts_sends_bytes_over_its_links() -> None:
 def test_a_class_has_a_typical_value_and_a_deviation_of_each_constant(name: str) -> None:
     kernels, prior = KERNEL_CLASSES[name], PRIORS[name]
     assert kernels.name == name
-    assert len(kernels.parameters) == len(prior.typical) == len(prior.deviation)
-    assert min(prior.typical) > 0 and min(prior.deviation) > 0
+    assert set(kernels.parameters) == set(prior)
+    assert min(expected.typical for expected in prior.values()) > 0
+    assert min(expected.deviation for expected in prior.values()) > 0
 
 
 # More of anything never takes less time ------------------------------------------------------------------------------
@@ -260,8 +261,8 @@ def test_a_class_has_a_typical_value_and_a_deviation_of_each_constant(name: str)
 @st.composite
 def typical_constants(draw, name: str):
     """Constants around the typical ones of a class, within two of its standard deviations."""
-    prior = PRIORS[name]
-    return np.array([log(typical) + deviation * draw(st.floats(-2, 2)) for typical, deviation in zip(*prior)])
+    expected = [PRIORS[name][parameter] for parameter in KERNEL_CLASSES[name].parameters]
+    return np.array([log(typical) + deviation * draw(st.floats(-2, 2)) for typical, deviation in expected])
 
 
 def grows(time_s, sizes: dict, name: str, added: int) -> None:

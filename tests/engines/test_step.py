@@ -45,7 +45,9 @@ def constants(variance: float, scatter: float, **changed: dict[str, float]) -> E
     """Typical constants everywhere, some changed, each with the same variance; the fitted cell is of other devices."""
     classes = {}
     for name, kernels in KERNEL_CLASSES.items():
-        typical = dict(zip(kernels.parameters, PRIORS[name].typical)) | changed.get(name.replace(" ", "_"), {})
+        typical = {parameter: PRIORS[name][parameter].typical for parameter in kernels.parameters} | changed.get(
+            name.replace(" ", "_"), {}
+        )
         count = len(kernels.parameters)
         spread = {effect: (*(variance if effect == "cell" else 0.0,) * count, 0.0) for effect in EFFECTS}
         mean = tuple(float(np.log(value)) for value in (*typical.values(), scatter))
