@@ -343,10 +343,10 @@ def time_trainer_of(
         largest = LargestMicroBatch(jobs.mean, size)
     adapters = adapter_products(job.workload.trained_layers) if has_adapter_units(question) else ()
     times = time_trainer(job, topology, parallel, batching, largest, constants, adapter_units=len(adapters))
-    if question.rules.has_critic:
-        times = with_critic(times, framework)
     if framework.moves_moments:
         times = with_moved_moments(times, question.updates_per_step, devices, constants)
+    if question.rules.has_critic:
+        times = with_critic(times, framework)
     state = offloaded_state(question, devices, job.workload.network, times.optimizer_bytes)
     times = msgspec.structs.replace(
         times,

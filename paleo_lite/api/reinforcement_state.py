@@ -117,7 +117,8 @@ def with_critic(times: TrainerTimes, framework: Framework) -> TrainerTimes:
     memory_bytes = times.memory_bytes
     if memory_bytes is not None:
         resting = framework if framework.offloads_by_phase else None
-        memory_bytes += 0.0 if resting and resting.offloads_optimizer else times.optimizer_bytes
+        staying_share = 1 - MOMENTS_SHARE if framework.moves_moments else 1.0
+        memory_bytes += 0.0 if resting and resting.offloads_optimizer else staying_share * times.optimizer_bytes
         memory_bytes += 0.0 if resting and resting.offloads_parameters else times.parameter_bytes
     return msgspec.structs.replace(times, memory_bytes=memory_bytes, networks=2)
 

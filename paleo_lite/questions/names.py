@@ -78,8 +78,8 @@ class CombinedNames(Names):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the combination as it is listed; raise UnknownName if there is no such one."""
-        parts = sorted(str(value).split("+"))
-        listed = next((name for name in self.choices if sorted(name.split("+")) == parts), value)
+        parts = sorted(str(value).lower().split("+"))
+        listed = next((name for name in self.choices if sorted(name.lower().split("+")) == parts), value)
         return super().convert(listed, param, ctx)
 
 
@@ -120,8 +120,7 @@ class OptimizerNames(Names):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name; raise UnknownName if there is no such optimizer."""
-        text = str(value)
-        return super().convert(_OPTIMIZERS_OF_FRAMEWORKS.get(text, text), param, ctx)
+        return super().convert(_OPTIMIZERS_OF_FRAMEWORKS.get(str(value).lower(), value), param, ctx)
 
 
 _OPTIMIZERS_OF_FRAMEWORKS = {

@@ -267,6 +267,13 @@ def test_a_critic_has_state_beside_that_of_the_policy() -> None:
     assert added["parameters+optimizer"] == 0
 
 
+def test_moments_of_a_critic_rest_as_those_of_the_policy_do() -> None:
+    """4 of the 12 bytes of AdamW's state stay, the master weights, where prime-rl moves the moments for each update."""
+    parameters = find_network("qwen2.5-0.5b").parameters
+    alone, beside = (passes(lora=None, framework="prime-rl", algorithm=algorithm) for algorithm in ("grpo", "ppo"))
+    assert beside.memory_bytes - alone.memory_bytes == pytest.approx((2 + 4) * parameters / 2, rel=0.01)
+
+
 def test_verl_brings_offloaded_state_to_the_devices_for_each_phase() -> None:
     """By hand: 4 bytes of each parameter of FSDP in fp32 and 8 of its moments, of which each of two devices has a half.
 
