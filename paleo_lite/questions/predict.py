@@ -147,12 +147,7 @@ class Predict(
 
 def answer(question: Predict) -> Prediction | ScaleTable | Comparison:
     """Return the prediction, a table over groups of devices, or several answers side by side."""
-    from ..timing import Prediction
-
-    result = compare(question, _answer, _ORDER, together=("tensor",))
-    if isinstance(result, Prediction) and result.phase in GENERATION_PHASES:
-        return _with_group_remedy(question, result)
-    return result
+    return compare(question, _answer, _ORDER, together=("tensor",))
 
 
 def _with_group_remedy(question: Predict, prediction: Prediction) -> Prediction:
@@ -212,7 +207,8 @@ def _answer(question: Predict) -> Prediction | ScaleTable:
     if question.tensor != 1:
         return _answer_for_groups(question)
     _check_alone(question)
-    return _answer_one(question)
+    prediction = _answer_one(question)
+    return _with_group_remedy(question, prediction) if prediction.phase in GENERATION_PHASES else prediction
 
 
 _ORDER = ("network", "gpu", "precision", "phase", "batch_size", "sequence_length", "weights")

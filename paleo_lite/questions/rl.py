@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import BadValue
 from ..units import check_integer
-from .compare import check_no_pipeline, compare
+from .compare import check_no_pipeline, compare, is_pipeline
 from .kind import QuestionKind, make_function
 from .option import command_words
 from .records import settings_of
@@ -45,7 +45,7 @@ def _answer(question: Rl) -> RlAnswer:
     if len(settings_of(question.reward)) > 1:
         raise BadValue("give only one of model and seconds of `--reward`")
     scorer = settings_of(question.reward).get("model")
-    if scorer is not None and not resolve_network(scorer, None, ()).is_language_model:
+    if scorer is not None and (is_pipeline(scorer) or not resolve_network(scorer, None, ()).is_language_model):
         raise BadValue(f"`--reward` model=NETWORK must be a language model (got {scorer})")
     asked, question = question, _with_evidence(question)
     speculation = settings_of(question.speculation)

@@ -7,9 +7,10 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, product
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BadValue, DoesNotFit, PaleoError
 from ..text import format_plural
@@ -129,29 +130,41 @@ def _simulate(
 def _naming_what_fits(
     question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
 ) -> Iterator[None]:
-    """Let DoesNotFit name the smallest division with which a replica holds the requests."""
+    """Let DoesNotFit name a division with which a replica holds the requests."""
     from ..serving.cache import NoCacheRoom
 
     try:
         yield
     except NoCacheRoom as error:
-        raise error.with_division(_smallest_division(question, deployment, traffic, listings)) from None
+        division = _sufficient_division(question, deployment, traffic, listings)
+        raise error.with_division(None if division is None else division.says("fits")) from None
     except DoesNotFit as error:
-        division = _smallest_division(question, deployment, traffic, listings)
-        larger = "" if division is None else f"; `{division}` is the smallest that holds it"
+        division = _sufficient_division(question, deployment, traffic, listings)
+        larger = "" if division is None else f"; {division.says('holds it')}"
         raise DoesNotFit(f"{error}{larger}") from None
 
 
-def _smallest_division(
-    question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
-) -> str | None:
-    """Return the options of the smallest division with which a replica holds a request; None if there is none.
+class _Sufficient(NamedTuple):
+    """A division with which a replica holds the requests."""
 
-    Matrices are divided first, and then blocks among pipeline stages of the largest possible tensor parallelism.
+    options: str  # as they are typed
+    is_smallest: bool  # whether no other has fewer devices; of pipeline stages not all are tried
+
+    def says(self, verb: str) -> str:
+        """Return a sentence about the division."""
+        return f"`{self.options}` is the smallest that {verb}" if self.is_smallest else f"`{self.options}` {verb}"
+
+
+def _sufficient_division(
+    question: Serve, deployment: Deployment, traffic: Traffic, listings: Mapping[str, Price | None] | None
+) -> _Sufficient | None:
+    """Return the smallest tensor parallelism with which a replica holds a request, or else pipeline stages that do.
+
+    Stages are as wide as usual nodes or as possible, whichever takes fewer devices. Return None if no division does.
     """
     if question.prefill_pool is not None:
         return None  # pools state theirs in their settings
-    from ..serving.placement import doubled_degrees
+    from ..serving.placement import TENSOR_DEGREES, doubled_degrees
 
     longest_tokens = (traffic.input_tokens + traffic.output_tokens).max()
 
@@ -164,18 +177,21 @@ def _smallest_division(
             return False
         return bool(room.tokens >= longest_tokens)
 
-    widest = deployment.on_device.tensor
-    for tensor in islice(doubled_degrees(widest), 1, None):
+    given = widest = deployment.on_device.tensor
+    for tensor in islice(doubled_degrees(given), 1, None):
         try:
             if holds(tensor, question.pipeline):
-                return f"{_enough_workers(question, tensor)}--tensor {tensor}"
+                return _Sufficient(f"{_enough_workers(question, tensor)}--tensor {tensor}", is_smallest=True)
         except PaleoError:  # of heads or devices that cannot be divided so
             break
         widest = tensor
-    for pipeline in range((question.pipeline or 1) + 1, MOST_STAGES + 1):
+    widths = {widest, max(min(widest, TENSOR_DEGREES[-1]), given)}
+    divisions = product(widths, range((question.pipeline or 1) + 1, MOST_STAGES + 1))
+    for tensor, pipeline in sorted(divisions, key=prod):
         try:
-            if holds(widest, pipeline):
-                return f"{_enough_workers(question, widest * pipeline)}--tensor {widest} --pipeline {pipeline}"
+            if holds(tensor, pipeline):
+                options = f"{_enough_workers(question, tensor * pipeline)}--tensor {tensor} --pipeline {pipeline}"
+                return _Sufficient(options, is_smallest=False)
         except PaleoError:
             return None  # an engine without stages, or fewer blocks than these
     return None

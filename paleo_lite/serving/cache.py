@@ -24,7 +24,7 @@ from .placement import ModelOnDevice
 class NoCacheRoom(DoesNotFit):
     """A server whose memory holds no block of a KV cache: what takes it, what is lacking, and remedies.
 
-    Among them are a larger fraction of the memory and the options of the smallest division, where any is sufficient.
+    Among them are a larger fraction of the memory and the sentence about a division, where any is sufficient.
     """
 
     def __init__(
@@ -42,16 +42,15 @@ class NoCacheRoom(DoesNotFit):
     def __str__(self) -> str:
         fraction = self.sufficient_fraction
         larger = "" if fraction is None else f"`--memory-fraction {fraction:g}` or more, "
-        division = self.sufficient_division
-        smallest = "" if division is None else f": `{division}` is the smallest that fits"
-        return f"{self.describe('--memory-fraction')}; use {larger}{self.remedies}{smallest}"
+        division = "" if self.sufficient_division is None else f": {self.sufficient_division}"
+        return f"{self.describe('--memory-fraction')}; use {larger}{self.remedies}{division}"
 
     def with_fraction(self, sufficient: float | None) -> NoCacheRoom:
         """Return the error with the fraction of the memory that is sufficient."""
         return NoCacheRoom(self.taken, self.lack, self.remedies, sufficient, self.sufficient_division)
 
     def with_division(self, sufficient: str | None) -> NoCacheRoom:
-        """Return the error with the options of the smallest division that is sufficient."""
+        """Return the error with a sentence about a division that is sufficient."""
         return NoCacheRoom(self.taken, self.lack, self.remedies, self.sufficient_fraction, sufficient)
 
     def describe(self, option: str) -> str:
