@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadValue
-from .compare import check_no_pipeline, compare
+from ..errors import BadValue, UnknownName
+from .compare import check_no_pipeline, compare, find_asked_device
 from .completion import DEVICE
 from .kind import QuestionKind, make_function
 from .names import LocalFormatNames, Names
@@ -113,12 +113,8 @@ def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
     Devices or formats are ranked where nothing else has several values.
     """
     for gpu in to_list(question.gpu):
-        if isinstance(gpu, str) and "+" in gpu:
-            kinds = ",".join(part.strip() for part in gpu.split("+"))
-            raise BadValue(
-                f"`--gpu {gpu}`: layers are split over devices of one kind; ask for as many of each with `--gpu "
-                f"{kinds} --workers {gpu.count('+') + 1}`: where either kind holds all, the mixture lies between"
-            )
+        if isinstance(gpu, str) and "+" in gpu:  # which names of devices may have, too
+            _check_one_kind(replace(question, gpu=gpu))
     several = question.several()
     ranked = [name for name in ("gpu", "weights") if name in several]
     if question.advise and len(several) > len(ranked):
@@ -131,6 +127,18 @@ def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
         raise BadValue(f"`--advise` ranks devices or formats for one question: give one value of {', '.join(others)}")
     is_ranking = question.advise or len(several) == len(ranked) == 1
     return compare(question, _answer, together=ranked if is_ranking else ())
+
+
+def _check_one_kind(question: Local) -> None:
+    """Raise BadValue for several devices joined by plus signs."""
+    try:
+        find_asked_device(question)
+    except UnknownName:
+        names = [name.strip() for name in str(question.gpu).split("+")]
+        raise BadValue(
+            f"`--gpu {question.gpu}`: layers are split over devices of one kind; ask for as many of each with `--gpu "
+            f"{','.join(names)} --workers {len(names)}`: where either kind holds all, the mixture lies between"
+        ) from None
 
 
 def _answer(question: Local) -> LocalPrediction | LocalAdvice:

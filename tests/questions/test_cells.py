@@ -22,6 +22,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, PaleoError
+from paleo_lite.machines import list_devices
 from paleo_lite.questions.kind import KINDS, find_kind
 from paleo_lite.questions.option import documented_spelling, options_of
 
@@ -334,6 +335,12 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
 def test_bad_questions_get_one_sentence(words: str, message: str) -> None:
     said = CliRunner().invoke(main, words.split())
     assert said.exit_code == 2 and message in said.stderr and said.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [device.name for device in list_devices() if "+" in device.name])
+def test_a_plus_sign_in_the_name_of_a_device_joins_no_devices(name: str) -> None:
+    said = CliRunner().invoke(main, ["local", "qwen3-8b", "--gpu", name])
+    assert said.exit_code == 0 and name in said.stdout.splitlines()[0]
 
 
 EVERYDAY = list(csv.DictReader((Path(__file__).parent / "everyday.csv").read_text(encoding="utf-8").splitlines()))
