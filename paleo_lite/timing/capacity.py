@@ -341,7 +341,7 @@ def _fine_tuning_remedies(
 ) -> Iterator[CandidateRemedy]:
     """Yield LoRA and QLoRA for a language model, alone, and with what saves more memory of activations.
 
-    That are checkpointing and micro-batches of one sample, and cut cross-entropy beside them.
+    The latter are checkpointing with micro-batches of one sample, and cut cross-entropy beside both.
 
     Of another network with adapters, yield narrower formats of its frozen weights.
 

@@ -121,9 +121,8 @@ class PipelineMemory(NamedTuple):
     capacity_bytes: float
     usable_bytes: float
     largest_batch: int | None  # most pictures or videos in one batch that fit; None if not even one does
-    remedies: tuple[
-        MemoryRemedy, ...
-    ] = ()  # the fastest change with which a pipeline fits that does not; empty if none
+    # The fastest change with which a pipeline fits that does not fit; empty if it does, or if none suffices.
+    remedies: tuple[MemoryRemedy, ...] = ()
 
     @property
     def fits(self) -> bool:
