@@ -10,8 +10,7 @@ from ..errors import BadValue
 from ..extras import require
 from ..machines import Device
 from ..units import parse_range, spell_out_tokens
-from .question import Question
-from .resolve import resolve_question
+from .question import Question, resolve_question
 
 
 def memory_ranges(

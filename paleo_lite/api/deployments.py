@@ -39,8 +39,7 @@ from ..serving.placement import Division, ModelOnDevice, check_undivided, tensor
 from ..serving.products import check_products, choose_precision
 from ..timing.energy import with_power_limit
 from ..timing.facility import Facility
-from .question import Question
-from .resolve import resolve_network, resolve_question
+from .question import Question, resolve_network, resolve_question
 
 if TYPE_CHECKING:
     from ..calibration.ppp import PppCalibration

@@ -25,7 +25,7 @@ from ..own_machines.memory import shares_memory
 from ..own_machines.predict import DEFAULT_CPU, LocalPrediction
 from ..own_machines.predict import predict_local as predict_on_device
 from ..own_machines.question import LocalQuestion
-from .resolve import resolve_network
+from .question import resolve_network
 
 
 def predict_local(

@@ -21,8 +21,7 @@ from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.notes import range_notes
 from ..units import parse_quantity
-from .question import Question
-from .resolve import default_execution, resolve_question, square_size
+from .question import Question, default_execution, resolve_question, square_size
 
 if TYPE_CHECKING:
     from ..calibration.evidence_file import EvidenceCalibration

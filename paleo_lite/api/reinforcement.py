@@ -41,7 +41,7 @@ from ..timing.blocks import supports_stack
 from ..timing.fine_tuning import adapter_products
 from ..timing.training_options import TrainingOptions
 from .deployments import Deployments, find_decoder, find_draft
-from .question import Question
+from .question import Question, resolve_question
 from .reinforcement_devices import Devices, find_devices, part_of
 from .reinforcement_state import (
     has_adapter_units,
@@ -51,7 +51,6 @@ from .reinforcement_state import (
     with_critic,
     with_moved_moments,
 )
-from .resolve import resolve_question
 from .scaling import PARALLEL_3D
 
 if TYPE_CHECKING:

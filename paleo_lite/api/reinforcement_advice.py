@@ -25,6 +25,7 @@ from ..reinforcement.trainer import TrainerTimes
 from ..serving.deployment import Deployment
 from ..serving.placement import TENSOR_DEGREES
 from ..timing.memory import usable_bytes
+from .question import resolve_network
 from .reinforcement import (
     Predicted,
     TrainerJobs,
@@ -39,7 +40,6 @@ from .reinforcement import (
 )
 from .reinforcement_answer import make_answer, rollout_bytes_of
 from .reinforcement_devices import Devices, find_devices
-from .resolve import resolve_network
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl

@@ -16,8 +16,7 @@ from ..timing import TimeModel, Workload
 from ..timing.budget import make_budget
 from ..units import check_positive, parse_quantity, parse_range
 from .pipelines import check_evidence_of_denoiser, notes_on_pictures, of_denoiser, resolve_pipeline
-from .question import Question
-from .resolve import resolve_question
+from .question import Question, resolve_question
 
 if TYPE_CHECKING:
     from ..distributed.links import Topology

@@ -151,7 +151,7 @@ def usual_precision(question: Any, gpu: Any) -> str:
     is_name = isinstance(question.network, str) and not is_factory(question.network)
     if not is_name and not isinstance(question.network, Network):
         return FULL_PRECISION  # of a count, or of a module of one's own, which would have to be traced twice
-    from ..api.resolve import resolve_network, square_size
+    from ..api.question import resolve_network, square_size
 
     size = square_size(question.image_size, question.network)
     generates = getattr(question, "phase", "") in GENERATION_PHASES
@@ -181,7 +181,7 @@ def published_weights(question: Any) -> str | None:
     is_name = isinstance(question.network, str) and not is_factory(question.network)
     if question.weights is not None or question.precision is not None or not is_name:
         return None
-    from ..api.resolve import resolve_network
+    from ..api.question import resolve_network
 
     network = resolve_network(question.network, None, ())
     if network.publication is None or network.stored_weights is not None:
@@ -197,7 +197,7 @@ def check_network_options(question: Any, phase: str) -> None:
     asks_for_loss = getattr(question, "loss", None) is not None
     if question.network is None or (question.attention is None and not asks_for_loss):
         return
-    from ..api.resolve import resolve_network, square_size
+    from ..api.question import resolve_network, square_size
     from ..architectures.network import SequenceOptions
 
     size = square_size(question.image_size, question.network)
@@ -277,7 +277,7 @@ def reads_tokens(question: Any) -> bool:
 
 def _network_in_training(question: Any) -> Network:
     """Return the network with the sequence length of its training."""
-    from ..api.resolve import resolve_network, square_size
+    from ..api.question import resolve_network, square_size
     from ..architectures.network import SequenceOptions
 
     size = square_size(question.image_size, question.network)

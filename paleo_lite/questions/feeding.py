@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from msgspec import structs
 
 from ..api.prediction import predict_pass
-from ..api.question import Question
-from ..api.resolve import resolve_network, square_size
+from ..api.question import Question, resolve_network, square_size
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
 from ..errors import BadValue, UnknownPrecision

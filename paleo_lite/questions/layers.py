@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 from msgspec import structs
 
 from ..api.prediction import predict_pass, predict_pictures
-from ..api.question import PictureOptions, Question
-from ..api.resolve import resolve_network, square_size
+from ..api.question import PictureOptions, Question, resolve_network, square_size
 from ..architectures import CountsComparison, LayerCounts, Network, count_network
 from ..architectures.counts import LayerCosts
 from ..architectures.network import SequenceOptions

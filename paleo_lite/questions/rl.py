@@ -36,8 +36,8 @@ def _answer(question: Rl) -> RlAnswer:
     if question.steps_off is not None:
         check_integer("`--steps-off`", question.steps_off, 0)
     _check_algorithm(question)
+    from ..api.question import resolve_network
     from ..api.reinforcement_remedies import advise, answer_rl
-    from ..api.resolve import resolve_network
 
     network = resolve_network(question.network, None, ())
     if not network.is_language_model:

@@ -203,7 +203,7 @@ def has_blocks(question: Any) -> bool:
 
 def _resolved_network(question: Any) -> Network:
     """Return the network that is asked for."""
-    from ..api.resolve import resolve_network, square_size
+    from ..api.question import resolve_network, square_size
     from ..architectures.network import SequenceOptions
 
     if is_pipeline(question.network):

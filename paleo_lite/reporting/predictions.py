@@ -15,10 +15,18 @@ from ..timing.notes import slows_under_power_limit
 from ..timing.power import convolution_fraction, limited_fraction
 from ..units import format_interval, format_number, format_si, parse_quantity
 from ..version import __version__
-from .answers import format_at_90, format_power, format_shortage, price_facts, site_facts
+from .answers import (
+    describe_fitting,
+    format_at_90,
+    format_power,
+    format_shortage,
+    memory_fact,
+    memory_tables,
+    price_facts,
+    site_facts,
+)
 from .columns import find_column, select_columns
 from .document import Document, Table, raw_table
-from .memory import describe_fitting, memory_fact, memory_tables
 
 if TYPE_CHECKING:
     from ..timing.budget import TrainingRun

@@ -16,11 +16,10 @@ from ..timing.memory import MemoryFit
 from ..timing.notes import without_ranges
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
-from .answers import common_notes, cost_of_products, format_shortage, join_notes, with_price_of_one
+from .answers import common_notes, cost_of_products, describe_fitting, format_shortage, join_notes, with_price_of_one
 from .columns import option_column, select_columns
 from .document import Document, Table, raw_table
 from .formats import format_time_short
-from .memory import describe_fitting
 from .pipelines import memory_remedy
 
 

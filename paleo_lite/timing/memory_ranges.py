@@ -46,7 +46,7 @@ def tokens_of(workload: Workload) -> int:
 class MemoryRanges(Result, msgspec.Struct, frozen=True):
     """Peak memory of a language model on one device, over the batch size and over the length of sequences."""
 
-    _page: ClassVar[str] = "paleo_lite.reporting.memory:memory_ranges_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.answers:memory_ranges_page"
 
     network: str
     gpu_name: str

@@ -13,8 +13,8 @@ from ..distributed.table import ScaleTable
 from ..own_machines.advise import LocalAdvice
 from ..own_machines.predict import LocalPrediction
 from ..reinforcement.answer import RlAnswer
+from ..reporting.answers import memory_fact
 from ..reporting.formats import format_3_digits, format_time_short
-from ..reporting.memory import memory_fact
 from ..reporting.side_by_side import describe_bounds
 from ..serving.answers import Serving
 from ..sweeps.comparison import Comparison

@@ -1,6 +1,6 @@
 """The same prediction requested in several ways has the same result.
 
-Tests: api/prediction.py, api/question.py, api/resolve.py.
+Tests: api/prediction.py, api/question.py, api/question.py.
 """
 
 from __future__ import annotations

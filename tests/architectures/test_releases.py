@@ -12,7 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.api.resolve import resolve_network
+from paleo_lite.api.question import resolve_network
 from paleo_lite.architectures import find_network, network_names
 from paleo_lite.architectures.catalog import find_network_name, is_factory
 from paleo_lite.architectures.listing import network_rows

@@ -12,8 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from asked import scaling
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.distributed import clusters, generation

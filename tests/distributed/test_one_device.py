@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.distributed.blocks import block_costs
 from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.one_device import predict_alone

@@ -9,8 +9,7 @@ from functools import cache
 
 import pytest
 
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.distributed.links import device_link, link_rate
 from paleo_lite.engines.kernels import Load
 from paleo_lite.engines.placed import EngineKernels, place_kernels

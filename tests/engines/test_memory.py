@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.engines.kernels import ExpertsKernel
 from paleo_lite.engines.memory import activation_bytes, sequence_bytes, stored_weight_bytes
 from paleo_lite.engines.records import find_server

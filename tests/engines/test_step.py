@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants, MeasuredServers, ServerSpread
 from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.kernel_formats import Formats, kernel_rates

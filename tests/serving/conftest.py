@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.placement import ModelOnDevice

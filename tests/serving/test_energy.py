@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.distributed.links import device_link
 from paleo_lite.machines import find_device
 from paleo_lite.serving.deployment import timer_of

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from asked import predict_any, scaling
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.cli import main
 from paleo_lite.engines.records import KERNEL_ENGINES, find_server
 from paleo_lite.errors import PaleoError

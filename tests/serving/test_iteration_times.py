@@ -11,8 +11,7 @@ import pytest
 
 import paleo_lite as pl
 from asked import scaling
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.cache import cached_bytes, measure_room

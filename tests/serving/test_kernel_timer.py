@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.cli import main
 from paleo_lite.engines.kernels import Load
 from paleo_lite.serving.deployment import timer_of

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.errors import BadValue

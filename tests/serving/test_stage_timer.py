@@ -9,7 +9,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.api import deployments
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import resolve_question
 from paleo_lite.engines.kernels import Load
 from paleo_lite.errors import BadValue
 from paleo_lite.questions.serve_deployment import make_deployment

@@ -1,6 +1,6 @@
 """The memory of a language model over batch size and tokens, and its chart.
 
-Tests: timing/memory_ranges.py, api/charted.py, reporting/memory.py, reporting/charts/memory.py,
+Tests: timing/memory_ranges.py, api/charted.py, reporting/answers.py, reporting/charts/memory.py,
 questions/charts.py.
 """
 

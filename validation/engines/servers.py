@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.distributed.links import device_link
 from paleo_lite.engines.records import KERNELS, SERVERS, find_server
 from paleo_lite.errors import DoesNotFit

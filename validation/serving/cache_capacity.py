@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from paleo_lite.api.question import Question
-from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.engines.records import find_server
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels

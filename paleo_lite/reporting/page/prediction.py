@@ -12,7 +12,7 @@ from ...timing import Prediction
 from ...timing.pipeline_prediction import PipelinePrediction
 from ...timing.terms import TIME_LIMITS, seconds_by_limit
 from ...units import format_interval, format_number, format_si
-from ..answers import energy_figures
+from ..answers import describe_largest, energy_figures, memory_fact, memory_tables
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, prediction_title
 from ..charts.roofline import prediction_roofline
 from ..columns import find_column, select_columns
@@ -24,7 +24,6 @@ from ..document import (
     Table,
     draw_chart,
 )
-from ..memory import describe_largest, memory_fact, memory_tables
 from ..pipelines import counts_page, pipeline_headline, pipeline_page
 from ..predictions import layer_table, prediction_page
 from .sections import device_section, model_section, sources_section

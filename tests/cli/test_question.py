@@ -1,6 +1,6 @@
 """Rows of many combinations, and the best of them, as they are typed.
 
-Tests: cli/best.py, cli/rows.py, reporting/sweep.py.
+Tests: cli/best.py, cli/question.py, reporting/sweep.py.
 """
 
 from __future__ import annotations
