@@ -18,6 +18,7 @@ from ..calibration.store import evidence_of, find_evidence
 from ..distributed.link_causes import learned_topology
 from ..distributed.links import NETWORK_PORT, LinkRate, Topology, device_link
 from ..distributed.platforms import Computer, find_platform, usual_computer
+from ..engines.division import Division
 from ..engines.placed import NEEDS_KERNELS
 from ..engines.records import LOCAL_ENGINES, find_server
 from ..engines.records.record import LocalEngine, Server
@@ -35,7 +36,7 @@ from ..serving.learned import KIND as SERVER
 from ..serving.learned import engine_traits, learned_constants
 from ..serving.options import SimulationOptions, Speculation
 from ..serving.pipeline import connect_stages
-from ..serving.placement import Division, ModelOnDevice, check_undivided, tensor_group, with_kernels
+from ..serving.placement import ModelOnDevice, check_undivided, tensor_group, with_kernels
 from ..serving.products import check_products, choose_precision
 from ..timing.energy import with_power_limit
 from ..timing.facility import Facility
@@ -144,7 +145,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
         if self.decoder.is_speech_model:  # engines split no window, which an encoder reads whole
             engine = msgspec.structs.replace(engine, chunked_prefill=0)
-        check_batch_wait(engine, on_device.attention_data)
+        check_batch_wait(engine, on_device.division.attention_data_parallel)
         if engine.captured_sequences is not None and (on_device.kernels is None or division.pipeline > 1):
             raise BadValue(f"`--engine-settings captured-sequences` {NEEDS_KERNELS} and without `--pipeline`")
         if self.stage_blocks and (engine.launcher is None or not engine.launcher.stage_blocks):
@@ -216,13 +217,12 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         workload, machine, model = resolve_question(question, is_by_layers=has_stages)
         if has_stages and not model.is_forecast:  # no layers were measured in the format; kernels may have been
             workload, machine, model = resolve_question(question)
-        experts, attention = division.expert_parallel, division.attention_data_parallel
         topology = self.topology
         if topology is None and self.link is None:
             topology = usual_nodes(machine.device, division.tensor * division.pipeline)
         if topology is not None:
             topology = learned_topology(topology, machine.device, evidence, SERVER)
-        group = tensor_group(machine.device, division.tensor, self.link, topology, attention, experts)
+        group = tensor_group(machine.device, division, self.link, topology)
         if group is not None and topology is None:
             group = learned_topology(group, machine.device, evidence, SERVER)
         has_links = topology is None and division.pipeline > 1
@@ -240,7 +240,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         cache_format = choose_cache_format(self.kv_cache, workload.precision)
         placed = ModelOnDevice(workload, machine, model, group, cache_format, connected, notes=notes)
         if workload.engine is None or has_stages:
-            check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)
+            check_undivided(division, machine.device, self.expert_load)
             if evidence is not None and SERVER in evidence.kinds:
                 raise BadValue(f"a calibration from result files {NEEDS_KERNELS} and without `--pipeline`")
         if workload.engine is None and network.is_speech_model:
@@ -249,12 +249,16 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             )
         if workload.engine is None:
             return placed
-        degrees: dict[str, Any] = {"experts": experts, "attention_data": attention, "alpha": self.expert_load}
+        degrees: dict[str, Any] = {
+            "expert_parallel": division.expert_parallel,
+            "attention_data_parallel": division.attention_data_parallel,
+            "alpha": self.expert_load,
+        }
         on_device = with_kernels(placed, self.policy, **degrees)
         if evidence is None:
             return on_device
         assert on_device.kernels is not None
-        traits = engine_traits(on_device.workload, machine.device, self.policy, on_device.kernels.step.placement)
+        traits = engine_traits(on_device.workload, machine.device, self.policy, on_device.kernels.step.devices)
         constants = learned_constants(evidence, traits)
         note = evidence.describe_distance(SERVER, traits)
         return with_kernels(placed, self.policy, **degrees, constants=constants)._replace(notes=(note, *notes))

@@ -24,6 +24,7 @@ from ..calibration.evidence_file import (
 from ..calibration.posterior import Observation, shares_of
 from ..distributed import link_causes
 from ..engines.causes import FIRST_TOKEN, TIME_PER_TOKEN
+from ..engines.division import Division
 from ..engines.records import LOCAL_ENGINES
 from ..errors import BadValue, PaleoError
 from ..files import sha256_of
@@ -47,7 +48,7 @@ from ..serving.kernel_timer import KernelTimer
 from ..serving.learned import KIND as SERVER
 from ..serving.learned import engine_traits
 from ..serving.outcomes import LATENCIES
-from ..serving.placement import Division, ModelOnDevice
+from ..serving.placement import ModelOnDevice
 from ..text import format_plural
 from ..timing.activity import Shares
 from ..timing.calibrated import CalibratedModel
@@ -295,7 +296,7 @@ def observe_server(
         tpot_s=tpot_s,
         ttft_s=ttft_s,
     )
-    placement = on_device.kernels.step.placement
+    placement = on_device.kernels.step.devices
     traits = engine_traits(on_device.workload, on_device.machine.device, answer.engine, placement)
     timings: list[tuple[str, Any, float]] = []
     per_token_s, rate = to_number(measured.get("tpot_s")), to_number(measured.get("output_tokens_per_s"))

@@ -22,6 +22,7 @@ from ..distributed.parallel_config import ParallelConfig
 from ..distributed.settings import Settings
 from ..distributed.step_causes import KIND as TRAINING
 from ..distributed.step_causes import learned_job, training_traits
+from ..engines.division import Division
 from ..engines.records.record import GREEDY
 from ..errors import BadDegree, BadValue, DoesNotFit
 from ..machines import Device
@@ -36,7 +37,6 @@ from ..serving.cache import NoCacheRoom
 from ..serving.deployment import Deployment
 from ..serving.drafts import heads_of
 from ..serving.options import SimulationOptions, make_speculation
-from ..serving.placement import Division
 from ..timing.blocks import supports_stack
 from ..timing.fine_tuning import adapter_products
 from ..timing.training_options import TrainingOptions

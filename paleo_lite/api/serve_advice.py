@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..distributed.platforms import usual_computer
+from ..engines.division import Division
 from ..engines.kernel_formats import has_constants
 from ..engines.placed import possible_divisions
 from ..engines.records import SERVERS
@@ -42,7 +43,7 @@ from ..serving.deployment import Deployment
 from ..serving.launch import engines_on
 from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
-from ..serving.placement import TENSOR_DEGREES, Division
+from ..serving.placement import TENSOR_DEGREES
 from ..serving.prepared import PreparedDeployment, prepare
 from ..serving.price_basis import choose_listings, describe_mixed, whole_instances_notes
 from ..serving.products import USUAL_PRECISION

@@ -16,8 +16,8 @@ from msgspec import structs
 
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_all_reduce
-from ..engines.placed import NEEDS_KERNELS, check_division
-from ..engines.step import ONE_DEVICE, ReplicaDivision
+from ..engines.division import ONE_DEVICE, Division, LinkedDevices
+from ..engines.placed import NEEDS_KERNELS
 from ..errors import BadValue
 from ..serving.engine_model import EngineModel
 from ..serving.iteration import Iteration, iteration_of
@@ -30,7 +30,7 @@ from .collectives import subgroup_topology, topology_all_reduce_s
 from .job import Job, Step
 from .links import Topology
 from .parallel_config import ParallelConfig
-from .replica import check_nodes, place_replica
+from .replica import check_nodes, link_devices
 from .settings import STRAGGLERS, Settings
 
 
@@ -92,12 +92,18 @@ def _replica_config(topology: Topology, config: ParallelConfig | None, *, has_ke
     devices = workers if divides_parts and config.tensor == 1 else min(config.tensor, workers)
     if workers == 1:  # the single device that others are compared with
         return ParallelConfig()
+    division = _division(devices, config)
     if topology.devices_per_node > 1:
-        check_nodes(topology, devices, config.attention_data)
+        check_nodes(topology, division)
     if workers % devices:
         raise BadValue(f"`--tensor` must divide the {workers} workers (got {devices})")
-    check_division(devices, config.expert, config.attention_data)
+    division.check()
     return structs.replace(allowed, tensor=devices)
+
+
+def _division(devices: int, config: ParallelConfig) -> Division:
+    """Return how the devices of a replica share the network."""
+    return Division(devices, expert_parallel=config.expert, attention_data_parallel=config.attention_data)
 
 
 def _predict_kernels(
@@ -109,9 +115,9 @@ def _predict_kernels(
             f"`--communication collective` is not for the kernels of {engine.name}, which has an all-reduce of its "
             "own: leave it out, or give `--execution engine`, with which layers are timed one by one"
         )
-    # What links reach does not change the placement: clusters that differ in it share the times of the kernels.
-    placement = place_replica(group, group.workers, config.expert, config.attention_data, engine.expert_load)
-    iteration = job.cached(_iteration, placement, samples)
+    # What links reach does not change the devices: clusters that differ in it share the times of the kernels.
+    devices = link_devices(group, _division(group.workers, config), engine.expert_load)
+    iteration = job.cached(_iteration, devices, samples)
     exchange_s, host_s = float(iteration.exchange_s), float(iteration.host_s)
     compute_s = float(iteration.compute_s) * job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
     interval = None
@@ -132,16 +138,16 @@ def _predict_kernels(
     )
 
 
-def _iteration(job: Job, placement: ReplicaDivision, samples: int) -> Iteration:
+def _iteration(job: Job, devices: LinkedDevices, samples: int) -> Iteration:
     """Return a pass of some samples on one device of a replica."""
-    return structs.replace(job.cached(_place, placement), sequences=samples)
+    return structs.replace(job.cached(_place, devices), sequences=samples)
 
 
-def _place(job: Job, placement: ReplicaDivision) -> Iteration:
+def _place(job: Job, devices: LinkedDevices) -> Iteration:
     """Return a pass on one device of a replica."""
     device, is_bound = job.machine.device, not job.model.is_forecast
-    constants = job.model.constants_of(job.workload, device, placement) if isinstance(job.model, EngineModel) else None
-    return iteration_of(job.workload, device, placement, constants=constants, is_bound=is_bound)
+    constants = job.model.constants_of(job.workload, device, devices) if isinstance(job.model, EngineModel) else None
+    return iteration_of(job.workload, device, devices, constants=constants, is_bound=is_bound)
 
 
 def _predict_layers(job: Job, group: Topology, samples: int, settings: Settings) -> Step:

@@ -191,7 +191,7 @@ def _parts_of(step: EngineStep) -> dict[str, EngineStep]:
     if not step.parts:
         for part in REPLACED:
             only = PartConstants(classes={}, whole=step.constants, part=part)
-            step.parts[part] = EngineStep(step.device, step.engine, step.formats, step.placement, only)
+            step.parts[part] = EngineStep(step.device, step.engine, step.formats, step.devices, only)
     return step.parts
 
 

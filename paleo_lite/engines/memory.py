@@ -25,10 +25,10 @@ def padding_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
         if multiples is None or not isinstance(kernel, ExpertsKernel):
             continue
         _, weight_bytes, _ = kernel_rates(step.device, step.formats.experts)
-        degree = step.placement.devices // step.placement.experts
+        degree = step.devices.division.expert_tensor
         inner_size = kernel.inner_size / degree
         padded = _round_up(kernel.hidden_size, multiples[0]) * _round_up(inner_size, multiples[1])
-        numbers = kernel.experts / step.placement.experts * kernel.matrices
+        numbers = kernel.experts / step.devices.division.expert_parallel * kernel.matrices
         total += counted.count * numbers * (padded - kernel.hidden_size * inner_size) * weight_bytes
     return total
 
@@ -41,7 +41,7 @@ def _round_up(size: float, multiple: int) -> int:
 def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
     """Return the bytes of the weights on one device, from its kernels of decoding."""
     total = 0.0
-    placement = step.placement
+    division = step.devices.division
     for counted in kernels:
         kernel = counted.kernel
         if isinstance(kernel, ProductKernel) and kernel.is_stored:
@@ -50,7 +50,7 @@ def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> f
         elif isinstance(kernel, ExpertsKernel):
             _, weight_bytes, _ = kernel_rates(step.device, step.formats.experts)
             numbers = kernel.experts * kernel.matrices * kernel.hidden_size * kernel.inner_size
-            total += counted.count * numbers / placement.devices * weight_bytes
+            total += counted.count * numbers / division.tensor * weight_bytes
         elif isinstance(kernel, Pointwise):
             total += counted.count * kernel.weights * RESULT_BYTES
     return total
@@ -119,7 +119,7 @@ def activation_bytes(
             logits = kernel.row_bytes / SAMPLED_BYTES
             sampler_bytes = logit_bytes * sequences * logits
         elif isinstance(kernel, ExpertsKernel):
-            inner_size = kernel.inner_size / step.placement.experts_tensor
-            share = 1.0 / step.placement.experts
+            inner_size = kernel.inner_size / step.devices.division.expert_tensor
+            share = 1.0 / step.devices.division.expert_parallel
             widest = max(widest, kernel.active * share * (2 * kernel.hidden_size + 3 * inner_size))
     return max(tokens * RESULT_BYTES * (3 * hidden_size + widest), sampler_bytes)

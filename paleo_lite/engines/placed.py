@@ -21,6 +21,7 @@ from ..timing.memory import model_bytes
 from ..timing.workload import Workload
 from .blocks import Fusion, exchange_tokens, network_kernels
 from .constants import EngineConstants, generation_of
+from .division import LinkedDevices
 from .kernel_formats import (
     Formats,
     PartFormats,
@@ -34,7 +35,7 @@ from .kernels import AttentionKernel, CountedKernel, ExpertsKernel
 from .memory import padding_bytes, stored_weight_bytes
 from .records import ENGINES, KERNELS, kernels_of
 from .speech import speech_kernels
-from .step import EngineStep, ReplicaDivision
+from .step import EngineStep
 
 CHECKED_CONTEXT = 512
 """Tokens in the cache of the network that is checked: enough for caches that hold a vector for several tokens."""
@@ -93,27 +94,29 @@ class EngineKernels(msgspec.Struct, frozen=True, eq=False):
 
         The context is that in the cache, or the length of the longest prompt.
         """
-        placement = self.step.placement
+        devices, division = self.step.devices, self.step.devices.division
         fused = _FusedNetwork(self.workload.network, self.fusion)
-        kernels = list(_cached_kernels(fused, phase, context, placement.tensor))
-        if placement.attention_data > 1:
+        kernels = list(_cached_kernels(fused, phase, context, division.attention_tensor))
+        if division.attention_data_parallel > 1:
             _, _, operand_bytes = kernel_rates(self.step.device, self.step.formats.experts)
             of_engine = KERNELS[self.step.engine]
             mode = of_engine.decode_exchange if phase == "decode" else of_engine.prompt_exchange
-            kernels = exchange_tokens(kernels, placement.devices, operand_bytes, placement.nodes, mode)
+            kernels = exchange_tokens(kernels, division.tensor, operand_bytes, devices.nodes, mode)
         return kernels
 
     def weight_bytes(self, kernels: Sequence[CountedKernel]) -> float:
         """Return the bytes of the weights on one device, as the engine stores them, from its kernels of decoding."""
-        placement, network = self.step.placement, self.workload.network
+        division, network = self.step.devices.division, self.workload.network
         stored_bytes = stored_weight_bytes(self.step, kernels)
         if network.is_speech_model:  # decoding does not launch the kernels of the encoder
             encoder = [counted for counted in self.of_iteration("prefill", 1) if counted.kernel.rows == "encoded"]
             stored_bytes += stored_weight_bytes(self.step, encoder)
         has_own_formats = isinstance(self.workload.stored_format, StoredWeights)
-        if has_own_formats and placement.attention_data == 1 and network.rebuild is not None:
+        if has_own_formats and division.attention_data_parallel == 1 and network.rebuild is not None:
             # Checkpoints have modules in another format than most.
-            options = SequenceOptions(context=CHECKED_CONTEXT, phase="decode", tensor_parallel=placement.tensor)
+            options = SequenceOptions(
+                context=CHECKED_CONTEXT, phase="decode", tensor_parallel=division.attention_tensor
+            )
             stored_bytes = float(model_bytes(self.workload.with_changes(network=network.rebuild(options)))[0])
         return stored_bytes + padding_bytes(self.step, kernels)
 
@@ -124,23 +127,13 @@ def engine_speaks_for(network: Network, precision: str, device: Device) -> bool:
     return is_served and precision not in ("fp64", "fp32", "tf32") and has_constants(device)
 
 
-def check_division(devices: int, experts: int, attention_data: int) -> None:
-    """Raise BadValue if experts or attention cannot be divided among the devices of a replica."""
-    if devices % attention_data:
-        raise BadValue(
-            f"`--attention-data-parallel` must divide the {devices} devices of `--tensor` (got {attention_data})"
-        )
-    if devices % experts:
-        raise BadValue(f"`--expert-parallel` must divide the {devices} devices of `--tensor` (got {experts})")
-
-
 def place_kernels(
     workload: Workload,
     device: Device,
     engine: str,
     *,
     kv_cache: str,
-    placement: ReplicaDivision,
+    devices: LinkedDevices,
     constants: EngineConstants | None = None,
 ) -> EngineKernels:
     """Return a network with the kernels of an engine of `ENGINES`, on one of the devices that it is divided among.
@@ -150,10 +143,15 @@ def place_kernels(
     name = kernels_of(engine)
     network, fusion = workload.network, fusion_of(name)
     assert network.rebuild is not None
-    network.rebuild(SequenceOptions(phase="decode", tensor_parallel=placement.tensor, blocks=1))
+    division = devices.division
+    network.rebuild(SequenceOptions(phase="decode", tensor_parallel=division.attention_tensor, blocks=1))
     fused = _FusedNetwork(network, fusion)
-    kernels = [counted.kernel for counted in _cached_kernels(fused, "decode", CHECKED_CONTEXT, placement.tensor)]
-    _check_experts([kernel for kernel in kernels if isinstance(kernel, ExpertsKernel)], placement.experts, network.name)
+    kernels = [
+        counted.kernel for counted in _cached_kernels(fused, "decode", CHECKED_CONTEXT, division.attention_tensor)
+    ]
+    _check_experts(
+        [kernel for kernel in kernels if isinstance(kernel, ExpertsKernel)], division.expert_parallel, network.name
+    )
     formats = _formats_of(
         workload,
         device,
@@ -168,7 +166,7 @@ def place_kernels(
         quantising = engine_kernels.quantising.get(generation, ())
         experts = replaced.get(formats.experts, formats.experts)
         formats = msgspec.structs.replace(formats, experts=experts, quantising=quantising)
-    return EngineKernels(EngineStep(device, name, formats, placement, constants), fusion, workload)
+    return EngineKernels(EngineStep(device, name, formats, devices, constants), fusion, workload)
 
 
 def _check_experts(mixtures: list[ExpertsKernel], degree: int, name: str) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from ..formats import bytes_per_number
@@ -21,6 +20,7 @@ from ..timing.activity import narrow_factor
 from ..timing.intervals import Z_90
 from .causes import CAUSES, LAUNCHES
 from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
+from .division import ONE_DEVICE, LinkedDevices
 from .formulas import (
     KERNEL_CLASSES,
     RESULT_BYTES,
@@ -53,7 +53,7 @@ from .kernels import (
     rows_of,
 )
 from .records import KERNELS
-from .routing import UNIFORM, expert_load
+from .routing import expert_load
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,34 +76,6 @@ UNKNOWN_HOST = Host(
 
 STEP = 0.02
 """Step of the numerical derivatives of log time with respect to the logarithms of constants."""
-
-
-class ReplicaDivision(msgspec.Struct, frozen=True):
-    """How a replica is divided among devices."""
-
-    tensor: int = 1  # tensor-parallel devices of attention and of dense products
-    attention_data: int = 1  # groups of devices that compute attention for sequences of their own
-    experts: int = 1  # expert-parallel degree: devices, or groups of them, that divide the experts among themselves
-    link_bytes_per_s: float = 0.0  # bandwidth of a device's links in one direction; 0 for a single device
-    sums_in_switch: bool = False  # whether the switch between the devices adds the messages of an all-reduce
-    nodes: int = 1  # nodes that the devices are on
-    node_link_bytes_per_s: float = 0.0  # bandwidth of a device between nodes in one direction; 0 on a single node
-    # Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
-    alpha: float = UNIFORM
-
-    @property
-    def devices(self) -> int:
-        """Number of devices."""
-        return self.tensor * self.attention_data
-
-    @property
-    def experts_tensor(self) -> int:
-        """Devices that divide every expert."""
-        return self.devices // self.experts
-
-
-ONE_DEVICE = ReplicaDivision()
-"""Placement on a single device."""
 
 
 SERVED_FORMATS = {
@@ -142,10 +114,10 @@ class EngineStep:
         device: Device,
         engine: str,
         formats: Formats,
-        placement: ReplicaDivision = ONE_DEVICE,
+        devices: LinkedDevices = ONE_DEVICE,
         constants: EngineConstants | None = None,
     ) -> None:
-        self.device, self.engine, self.formats, self.placement = device, engine, formats, placement
+        self.device, self.engine, self.formats, self.devices = device, engine, formats, devices
         self.constants = engine_constants() if constants is None else constants
         self.shifts: dict[tuple[str, str], Floats] = {}
         self._company: dict[tuple[str, str, bool], tuple[float, float]] = {}
@@ -213,9 +185,9 @@ class EngineStep:
     def one_token_s(self, kernel: ExpertsKernel, load: Load) -> Any:
         """Return the seconds in which a device reads the experts of one token at the bandwidth of its data sheet."""
         rates, weight_bytes, _ = self._rates(self.formats.experts)
-        placement = self.placement
-        numbers = kernel.active / placement.experts * kernel.matrices * kernel.hidden_size
-        numbers = numbers * kernel.inner_size / placement.experts_tensor
+        devices = self.devices
+        numbers = kernel.active / devices.division.expert_parallel * kernel.matrices * kernel.hidden_size
+        numbers = numbers * kernel.inner_size / devices.division.expert_tensor
         return numbers * weight_bytes / rates.bandwidth_bytes_per_s * (np.asarray(load.all_tokens) > 0)
 
     def company(self, kernel: Kernel, load: Load) -> tuple[float, float]:
@@ -342,16 +314,20 @@ class EngineStep:
 
     def expert_sizes(self, kernel: ExpertsKernel, tokens: Any) -> ExpertSizes:
         """Return the sizes of a layer of experts on the device with the most rows."""
-        placement = self.placement
+        devices = self.devices
         _, weight_bytes, operand_bytes = self._rates(self.formats.experts)
         loads = expert_load(
-            tokens, active=kernel.active, experts=kernel.experts, ranks=placement.experts, alpha=placement.alpha
+            tokens,
+            active=kernel.active,
+            experts=kernel.experts,
+            ranks=devices.division.expert_parallel,
+            alpha=devices.alpha,
         )
         return ExpertSizes(
             rows=loads.rows + self._empty_rows(kernel),
             distinct=loads.distinct,
             hidden_size=kernel.hidden_size,
-            inner_size=np.ceil(kernel.inner_size / placement.experts_tensor),
+            inner_size=np.ceil(kernel.inner_size / devices.division.expert_tensor),
             matrices=kernel.matrices,
             weight_bytes=weight_bytes,
             operand_bytes=operand_bytes,
@@ -363,7 +339,7 @@ class EngineStep:
 
     def _own_experts(self, kernel: ExpertsKernel) -> int:
         """Return the number of experts of a device."""
-        return max(kernel.experts // self.placement.experts, 1)
+        return max(kernel.experts // self.devices.division.expert_parallel, 1)
 
     def drawing_share(self, kernel: Kernel, load: Load) -> Any:
         """Return the power of a kernel's products relative to products of rows that all have a token."""
@@ -422,23 +398,23 @@ class EngineStep:
     def _exchange_s(self, kernel: ExchangeKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
-        placement = self.placement
+        devices = self.devices
         rows = rows_of(kernel, load)
         message_bytes = kernel.row_bytes * rows
         if kernel.pattern in ("all-reduce", "all-gather"):
             is_sum = kernel.pattern == "all-reduce"
             factor = 1.0 if is_sum else 0.5
             return factor * all_reduce_s(
-                theta, ranks=placement.tensor, message_bytes=np.maximum(message_bytes, 1.0),
-                link_bytes_per_s=placement.link_bytes_per_s, sums_in_switch=is_sum and placement.sums_in_switch,
+                theta, ranks=devices.division.attention_tensor, message_bytes=np.maximum(message_bytes, 1.0),
+                link_bytes_per_s=devices.link_bytes_per_s, sums_in_switch=is_sum and devices.sums_in_switch,
             ) * (rows > 0)  # fmt: skip
         seconds = expert_exchange_s(
             theta,
             sent_bytes=message_bytes,
             node_bytes=kernel.node_row_bytes * rows,
-            nodes=placement.nodes,
-            link_bytes_per_s=placement.link_bytes_per_s,
-            node_link_bytes_per_s=placement.node_link_bytes_per_s if placement.nodes > 1 else np.inf,
+            nodes=devices.nodes,
+            link_bytes_per_s=devices.link_bytes_per_s,
+            node_link_bytes_per_s=devices.node_link_bytes_per_s if devices.nodes > 1 else np.inf,
         )
         return seconds * (rows > 0)
 

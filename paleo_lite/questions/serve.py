@@ -23,12 +23,12 @@ from .serve_deployment import Resolved, check_link, is_speech_model, make_deploy
 from .serve_options import SPEECH_TOKENS, USUAL_TOKENS, Serve
 
 if TYPE_CHECKING:
+    from ..engines.division import Division
     from ..machines import Price
     from ..serving.answers import Serving
     from ..serving.candidates import Candidate
     from ..serving.classes import RequestClass
     from ..serving.deployment import Deployment
-    from ..serving.placement import Division
     from ..serving.prepared import PreparedDeployment
     from ..serving.requests import Demand, Traffic
     from ..serving.slo import Objective

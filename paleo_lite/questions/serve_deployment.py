@@ -15,12 +15,12 @@ from .serve_options import Serve
 if TYPE_CHECKING:
     from ..api.deployments import Deployments
     from ..distributed.links import Topology
+    from ..engines.division import Division
     from ..machines import Device, Price
     from ..serving.adapters import Adapters
     from ..serving.admission import Admission
     from ..serving.deployment import Deployment
     from ..serving.elastic import Elasticity
-    from ..serving.placement import Division
 
 UNIFORM_LOAD = "uniform"
 """Load of experts unless another one is given."""
@@ -82,8 +82,8 @@ class Resolved(NamedTuple):
 def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Resolved:
     """Return the deployments of a question; raise BadValue for options that do not go together."""
     from ..api.deployments import find_topology
+    from ..engines.division import Division
     from ..serving.adapters import parse_adapters
-    from ..serving.placement import Division
 
     options: Any = question  # its several values are compared by `answer`
     _check_options_of_speech(question)

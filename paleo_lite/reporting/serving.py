@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..engines.division import Division
 from ..serving.answers import Serving
 from ..serving.candidates import (
     RANKINGS,
@@ -20,7 +21,6 @@ from ..serving.figures import ALL_FIGURES, describe_figure
 from ..serving.intervals import Figure
 from ..serving.kernel_timer import KernelTime
 from ..serving.outcomes import LATENCIES
-from ..serving.placement import Division
 from ..serving.prefill_pool import PrefillPool
 from ..serving.price_basis import describe_prices
 from ..text import format_plural

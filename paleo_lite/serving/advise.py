@@ -289,7 +289,7 @@ def _prepare_pool(
     deployment: Deployment, demand: Demand, drafts: tuple[DraftChoice, ...], *, is_wide: bool = False
 ) -> PoolEstimate:
     """Return a deployment with its iteration times, for the requests of the largest batch limit."""
-    ranks = deployment.on_device.attention_data
+    ranks = deployment.on_device.division.attention_data_parallel
     limits = wide_limits(ranks, demand.concurrency) if is_wide else _batch_limits(demand, ranks)
     largest = min(limits[-1], deployment.replica_engine().max_sequences)
     sample = generate_traffic(

@@ -160,7 +160,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
     """
     assert on_device.kernels is not None
     step = on_device.kernels.step
-    groups = step.placement.attention_data
+    groups = step.devices.division.attention_data_parallel
     tokens = max(round(mean_tokens), 2)
     kernels = on_device.kernels.of_iteration("decode", tokens - 1)
     weights_bytes = on_device.kernels.weight_bytes(kernels)

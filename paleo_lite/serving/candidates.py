@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..engines.division import Division
 from ..errors import BadValue
 from ..text import format_plural
 from .drafts import PUBLISHED, acceptance_of
 from .options import Speculation, make_speculation
-from .placement import Division
 from .price_basis import PricedDevice
 
 

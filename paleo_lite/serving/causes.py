@@ -49,7 +49,7 @@ def server_shares(
     What iterations of decoding and the host do not explain of a time per token are prompts of others.
     """
     assert on_device.kernels is not None
-    step, groups = on_device.kernels.step, on_device.attention_data
+    step, groups = on_device.kernels.step, on_device.division.attention_data_parallel
     longest = max(round(prompt_tokens + answer_tokens), 1)
     decode, prefill = (device_kernels(on_device, phase, longest) for phase in ("decode", "prefill"))
     load = Load.of_decoding(max(users, 1.0), prompt_tokens + answer_tokens / 2, groups)

@@ -116,7 +116,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     @property
     def limited_ranks(self) -> int:
         """Number of ranks of a replica that have limits of their own; 1 if they share those of the replica."""
-        return self.on_device.attention_data if self.engine.limits_per_rank else 1
+        return self.on_device.division.attention_data_parallel if self.engine.limits_per_rank else 1
 
     def replica_engine(self, longest_prompt: int = 0) -> Server:
         """Return the engine with the limits of a whole replica, which are those of all its ranks.
@@ -128,7 +128,9 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             return with_windows(engine, self.on_device)
         if engine.tokens_per_rank:
             # Ranks compute no more than the chunk that they share.
-            tokens = min(self.on_device.attention_data * engine.max_batched_tokens, engine.chunked_prefill)
+            tokens = min(
+                self.on_device.division.attention_data_parallel * engine.max_batched_tokens, engine.chunked_prefill
+            )
             engine = msgspec.structs.replace(engine, max_batched_tokens=max(engine.max_batched_tokens, tokens))
         if ranks == 1:
             return engine

@@ -12,11 +12,11 @@ import numpy as np
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..engines.activity import kernel_activities, kernel_flops, moved_bytes
+from ..engines.division import ONE_DEVICE, LinkedDevices
 from ..engines.kernels import AttentionKernel, CountedKernel, Kernel
 from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
 from ..engines.records import ENGINES, KERNEL_ENGINES, USUAL_ENGINE
 from ..engines.routing import UNIFORM
-from ..engines.step import ONE_DEVICE, ReplicaDivision
 from ..errors import BadValue
 from ..formats import FORMATS, format_of_weights
 from ..machines import Device, Machine, PeakRate
@@ -149,12 +149,12 @@ class EngineModel(msgspec.Struct, frozen=True):
         return cls(evidence=evidence, label=evidence.describe_distance(SERVER, traits))
 
     def constants_of(
-        self, workload: Workload, device: Device, placement: ReplicaDivision = ONE_DEVICE
+        self, workload: Workload, device: Device, devices: LinkedDevices = ONE_DEVICE
     ) -> EngineConstants | None:
         """Return the constants that measured servers lead to; None without any."""
         if self.evidence is None or workload.engine is None:
             return None
-        return learned_constants(self.evidence, engine_traits(workload, device, workload.engine.name, placement))
+        return learned_constants(self.evidence, engine_traits(workload, device, workload.engine.name, devices))
 
     @property
     def is_forecast(self) -> bool:

@@ -18,12 +18,13 @@ from ..engines.activity import DataSheetConstants, kernel_activities, kernel_act
 from ..engines.blocks import sampled_logits
 from ..engines.causes import HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.constants import EngineConstants, Host
+from ..engines.division import ONE_DEVICE, LinkedDevices
 from ..engines.kernels import CountedKernel, ExchangeKernel, Load
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels, place_kernels
 from ..engines.records import SERVERS, find_server
 from ..engines.records.record import NUCLEUS, Server
-from ..engines.step import ONE_DEVICE, EngineStep, ReplicaDivision
+from ..engines.step import EngineStep
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import speed_under_limit
@@ -106,7 +107,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def load(self) -> Load:
         """What the kernels compute."""
-        groups = self.step.placement.attention_data
+        groups = self.step.devices.division.attention_data_parallel
         if self.is_decode:
             return Load.of_decoding(self.sequences, self.keys - 1, groups)
         return Load.of_prompts(self.sequences, self.keys, groups)
@@ -114,7 +115,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def own_sequences(self) -> Any:
         """Sequences of the attention group of this device."""
-        return -(-self.sequences // self.step.placement.attention_data)
+        return -(-self.sequences // self.step.devices.division.attention_data_parallel)
 
     @cached_property
     def exchange_s(self) -> Any:
@@ -255,7 +256,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
 def iteration_of(
     workload: Workload,
     device: Device,
-    placement: ReplicaDivision = ONE_DEVICE,
+    devices: LinkedDevices = ONE_DEVICE,
     *,
     sequences: Any = None,
     constants: EngineConstants | None = None,  # other ones than those that are shipped
@@ -273,7 +274,7 @@ def iteration_of(
         device,
         engine.name,
         kv_cache=engine.kv_cache,
-        placement=placement,
+        devices=devices,
         constants=DataSheetConstants(classes={}) if is_bound else constants,
     )
     batch = workload.batch_size if sequences is None else sequences

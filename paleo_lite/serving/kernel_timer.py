@@ -47,7 +47,7 @@ class KernelTimer(Timer):
     def _key(self) -> tuple[object, ...]:
         """Return what determines the times, without the constants."""
         step = self.step
-        return (self.on_device.workload.network.rebuild, step.device, step.engine, step.formats, step.placement)
+        return (self.on_device.workload.network.rebuild, step.device, step.engine, step.formats, step.devices)
 
     def __hash__(self) -> int:
         return hash((self.on_device.workload.network.rebuild, self.step.device.id, self.step.engine))
@@ -88,7 +88,7 @@ class KernelTimer(Timer):
         longest = max(limits.context - 1, 1)
         kernels = self.kernels.of_iteration("decode", longest)
         prefill = self.kernels.of_iteration("prefill", longest)
-        groups = self.step.placement.attention_data
+        groups = self.step.devices.division.attention_data_parallel
         tokens, sequences, lengths = _sizes(limits.tokens), _sizes(limits.sequences), powers_of_two(limits.prompt)
         # Tokens of prompts are exchanged in another way than those of decoding sequences.
         with_rows = {True: _rows_of_tokens(prefill), False: _rows_of_tokens(kernels)}
@@ -149,7 +149,7 @@ class KernelTimer(Timer):
     ) -> tuple[Floats, Floats]:
         """Return the ends of the interval of a decode step relative to its time."""
         of_group, context = np.asarray(tokens, dtype=np.float64), min(TYPICAL_CONTEXT, max_context)
-        all_tokens = of_group * self.step.placement.attention_data
+        all_tokens = of_group * self.step.devices.division.attention_data_parallel
         load = Load(
             tokens=of_group,
             all_tokens=all_tokens,
@@ -166,7 +166,7 @@ class KernelTimer(Timer):
 
     def decode_activity(self, sequences: float, context: float, tokens_per_sequence: int = 1) -> Activity:
         """Return what a device does in an iteration without prompts."""
-        group_sequences = sequences / self.on_device.attention_data
+        group_sequences = sequences / self.on_device.division.attention_data_parallel
         tokens, everywhere = group_sequences * tokens_per_sequence, sequences * tokens_per_sequence
         load = Load(tokens=tokens, all_tokens=everywhere, sampled=tokens, sequences=group_sequences, context=context)
         return self._kernel_activity("decode", context, load)
@@ -176,7 +176,7 @@ class KernelTimer(Timer):
         if (tokens, cached) not in self.prompt_activities:
             load = Load(tokens, tokens, 1.0, prompts=1.0, length=tokens, cached=cached, has_prompts=True)
             activity = self._kernel_activity("prefill", tokens, load)
-            self.prompt_activities[tokens, cached] = activity.times(1 / self.on_device.attention_data)
+            self.prompt_activities[tokens, cached] = activity.times(1 / self.on_device.division.attention_data_parallel)
         return self.prompt_activities[tokens, cached]
 
     def _kernel_activity(self, phase: str, context: float, load: Load) -> Activity:
@@ -229,7 +229,7 @@ def time_decode_kernels(
     if on_device.kernels is None:
         return None
     step = on_device.kernels.step
-    load = Load.of_decoding(max(round(sequences), 1), round(context), on_device.attention_data)
+    load = Load.of_decoding(max(round(sequences), 1), round(context), on_device.division.attention_data_parallel)
     launches: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for counted in device_kernels(on_device, "decode", max(round(context), 1)):

@@ -86,7 +86,8 @@ def to_launch(prepared: PreparedDeployment, traffic: Traffic) -> Deployment:
     """
     deployment = prepared.deployment
     longest = int((traffic.input_tokens + traffic.output_tokens).max())
-    held = prepared.room.tokens // deployment.on_device.attention_data  # of the group that has the request
+    groups = deployment.on_device.division.attention_data_parallel
+    held = prepared.room.tokens // groups  # of the group that has the request
     lengths = deployment.on_device.workload.network.lengths
     positions = None if lengths is None else lengths.longest
     accepted = None
@@ -186,7 +187,7 @@ def _node_words(deployment: Deployment) -> NodeWords | None:
     nodes, launcher = count_nodes(deployment), deployment.engine.launcher
     if nodes == 1 or launcher is None or launcher.nodes is None:
         return None
-    return launcher.nodes(nodes, deployment.on_device.attention_data)
+    return launcher.nodes(nodes, deployment.on_device.division.attention_data_parallel)
 
 
 def _node_notes(deployment: Deployment) -> list[str]:
@@ -238,7 +239,7 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
     The names with ``group`` are those of one attention group, which engines launch as a data-parallel rank.
     """
     engine, on_device = deployment.engine, deployment.on_device
-    groups, experts, stages = on_device.attention_data, on_device.experts, on_device.pipeline.degree
+    _, stages, experts, groups = on_device.division
     workload = on_device.workload
     form, adapters = workload.weights or workload.precision, deployment.adapters
     chunk, usual = engine.chunked_prefill, SERVERS[engine.name]
@@ -348,7 +349,7 @@ def why_not_launched(deployment: Deployment, role: str) -> str:
         return f"nothing is known of how to start {engine}"
     if role != "worker" and launcher.pools is None:
         return f"nothing is known of how to start split pools of {engine}"
-    devices, experts, groups = on_device.tensor, on_device.experts, on_device.attention_data
+    devices, _, experts, groups = on_device.division
     if not launcher.partial_experts and experts not in (1, devices):
         return f"{engine} divides experts among all {devices} devices or none (got {experts})"
     if not launcher.partial_groups and groups not in (1, devices):

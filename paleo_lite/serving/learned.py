@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..engines.causes import with_factors
 from ..engines.constants import EngineConstants, Learned, engine_constants
-from ..engines.step import ONE_DEVICE, ReplicaDivision
+from ..engines.division import ONE_DEVICE, LinkedDevices
 
 if TYPE_CHECKING:
     from ..calibration.evidence_file import EvidenceCalibration
@@ -17,16 +17,17 @@ KIND = "server"
 
 
 def engine_traits(
-    workload: Workload, device: Device, engine: str, placement: ReplicaDivision = ONE_DEVICE
+    workload: Workload, device: Device, engine: str, devices: LinkedDevices = ONE_DEVICE
 ) -> dict[str, str]:
     """Return the traits by which servers are compared: engine, device, format, network, division."""
+    division = devices.division
     return {
         "source": "",
         "engine": engine,
         "device": device.id,
         "format": f"{workload.precision} {workload.weights or ''}".strip(),
         "network": workload.network.name,
-        "division": f"{placement.devices} {placement.experts} {placement.attention_data}",
+        "division": f"{division.tensor} {division.expert_parallel} {division.attention_data_parallel}",
         "version": "",
     }
 

@@ -318,7 +318,7 @@ def dynamo_graph(deployment: Deployment) -> StartFile:
 def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[str, Any]:
     """Return the values of a pool of llm-d's chart."""
     parts, on_device = _checked_parts(pool), pool.on_device
-    groups = on_device.attention_data
+    groups = on_device.division.attention_data_parallel
     values_of_chart = ["--tensor-parallel-size", "--data-parallel-size"]  # the chart has values for them
     arguments = ["--tensor-parallel-size", str(on_device.tensor // groups), *_without(parts.options, values_of_chart)]
     if groups > 1:
@@ -399,8 +399,8 @@ def _engine_arguments(pool: Deployment) -> dict[str, Any]:
         **longest,
         "tensor_parallel_size": on_device.tensor,
         "pipeline_parallel_size": on_device.pipeline.degree,
-        "moe_expert_parallel_size": on_device.experts,
-        "enable_attention_dp": on_device.attention_data > 1,
+        "moe_expert_parallel_size": on_device.division.expert_parallel,
+        "enable_attention_dp": on_device.division.attention_data_parallel > 1,
         "max_batch_size": engine.max_sequences,
         "max_num_tokens": engine.max_batched_tokens,
         "kv_cache_config": cache,

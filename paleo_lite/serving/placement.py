@@ -15,8 +15,9 @@ from ..counting.kinds import is_attention, is_cache
 from ..counting.work import COLUMNS, PASSES
 from ..distributed.link_causes import expected_rate, expected_topology
 from ..distributed.links import Topology, device_link, link_inside_nodes
-from ..distributed.replica import check_nodes, place_replica
-from ..engines.placed import NEEDS_KERNELS, EngineKernels, check_division, place_kernels
+from ..distributed.replica import check_nodes, link_devices
+from ..engines.division import Division
+from ..engines.placed import NEEDS_KERNELS, EngineKernels, place_kernels
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..formats import bytes_per_number
@@ -45,29 +46,6 @@ def doubled_degrees(tensor: int, most: int = MOST_TENSOR) -> Iterator[int]:
         yield tensor
 
 
-class Division(NamedTuple):
-    """Degrees of parallelism of a replica, 1 where nothing is divided."""
-
-    tensor: int = 1  # devices of a stage, which divide all matrices among themselves
-    pipeline: int = 1  # stages
-    expert_parallel: int = 1  # groups of the devices of a stage that divide the experts
-    attention_data_parallel: int = 1  # groups that compute attention for sequences of their own
-
-    @property
-    def devices(self) -> int:
-        """Devices of a replica."""
-        return self.tensor * self.pipeline
-
-    def describe(self) -> str:
-        """Return the degrees as text, such as ``tensor 8, expert-parallel 8``; further degrees of 1 are left out."""
-        further = {
-            "expert-parallel": self.expert_parallel,
-            "attention-data-parallel": self.attention_data_parallel,
-            "pipeline": self.pipeline,
-        }
-        return ", ".join([f"tensor {self.tensor}", *(f"{name} {n}" for name, n in further.items() if n > 1)])
-
-
 class ModelOnDevice(NamedTuple):
     """A network as one device of a tensor-parallel group computes it."""
 
@@ -88,19 +66,10 @@ class ModelOnDevice(NamedTuple):
         return 1 if self.group is None else self.group.workers
 
     @property
-    def attention_data(self) -> int:
-        """Groups of devices of a stage that compute attention for sequences of their own."""
-        return 1 if self.kernels is None else self.kernels.step.placement.attention_data
-
-    @property
-    def experts(self) -> int:
-        """Expert-parallel degree."""
-        return 1 if self.kernels is None else self.kernels.step.placement.experts
-
-    @property
     def division(self) -> Division:
         """How the devices of a replica share the network."""
-        return Division(self.tensor, self.pipeline.degree, self.experts, self.attention_data)
+        stage = Division(self.tensor) if self.kernels is None else self.kernels.step.devices.division
+        return stage._replace(pipeline=self.pipeline.degree)
 
     @property
     def devices(self) -> int:
@@ -158,14 +127,18 @@ def _cached_elements_read(layer: Layer) -> int:
     return keys + prod(layer.inputs[2])
 
 
-def check_undivided(experts: int, attention_data: int, device: Device, stages: int = 1, alpha: float = UNIFORM) -> None:
+def check_undivided(division: Division, device: Device, alpha: float = UNIFORM) -> None:
     """Raise BadValue if experts or attention are divided, or experts loaded, where the layers are timed one by one.
 
     Pipelines keep the times of their layers where these were measured: a published one over two nodes takes 1.3 to 1.5
     times as long as its layers, and 1.2 to 1.5 times as long as its kernels.
     """
-    for option, degree in (("--expert-parallel", experts), ("--attention-data-parallel", attention_data)):
-        if degree > 1 and stages > 1:
+    degrees = {
+        "--expert-parallel": division.expert_parallel,
+        "--attention-data-parallel": division.attention_data_parallel,
+    }
+    for option, degree in degrees.items():
+        if degree > 1 and division.pipeline > 1:
             raise BadValue(f"`{option}` is not modelled with `--pipeline`: leave one of them out")
         if degree > 1:
             raise BadValue(f"`{option}` {NEEDS_KERNELS} (got {device.name})")
@@ -177,8 +150,8 @@ def with_kernels(
     on_device: ModelOnDevice,
     policy: str,
     *,
-    experts: int,
-    attention_data: int,
+    expert_parallel: int = 1,
+    attention_data_parallel: int = 1,
     alpha: float = UNIFORM,
     constants: EngineConstants | None = None,  # other ones than those that are shipped
 ) -> ModelOnDevice:
@@ -188,17 +161,15 @@ def with_kernels(
     is the exponent of the popularity of experts. Raise BadValue if a degree does not divide the devices, heads or
     experts.
     """
-    check_division(on_device.tensor, experts, attention_data)
-    if attention_data > 1 and on_device.pipeline.degree > 1:
-        raise BadValue("`--attention-data-parallel` is not modelled with `--pipeline`: leave one of them out")
-    placement = place_replica(on_device.group, on_device.tensor, experts, attention_data, alpha)
+    division = Division(on_device.tensor, on_device.pipeline.degree, expert_parallel, attention_data_parallel)
+    division.check()
     workload = on_device.workload.with_changes(engine=UnderEngine(policy, on_device.kv_cache, alpha))
     kernels = place_kernels(
         workload,
         on_device.machine.device,
         policy,
         kv_cache=on_device.kv_cache,
-        placement=placement,
+        devices=link_devices(on_device.group, division._replace(pipeline=1), alpha),
         constants=constants,
     )
     return on_device._replace(workload=workload, kernels=kernels)
@@ -206,21 +177,19 @@ def with_kernels(
 
 def tensor_group(
     device: Device,
-    tensor: int,
+    division: Division,
     link: str | None = None,
     topology: Topology | None = None,
-    attention_data: int = 1,
-    experts: int = 1,
 ) -> Topology | None:
     """Return the topology of the devices of a stage, of a platform or joined by one link; None for one device.
 
     Raise BadValue if the number of devices is below 1, or that of an attention group exceeds the devices of a node.
     """
-    check_integer("`--tensor`", tensor, 1)
-    if tensor == 1:
+    check_integer("`--tensor`", division.tensor, 1)
+    if division.tensor == 1:
         return None
     if topology is not None:
-        check_nodes(topology, tensor, attention_data, experts)
-        return expected_topology(topology.with_workers(tensor))
+        check_nodes(topology, division)
+        return expected_topology(topology.with_workers(division.tensor))
     name, _ = link_inside_nodes(link or device_link(device), device)
-    return Topology(None, tensor, expected_rate(name), 1, None)
+    return Topology(None, division.tensor, expected_rate(name), 1, None)

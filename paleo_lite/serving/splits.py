@@ -80,7 +80,7 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def prompts_per_s(self) -> tuple[float, float]:
         """Prompts per second of a replica that always has some waiting: expected, and with the slowest iterations."""
-        count = WAITING_PROMPTS * self.deployment.on_device.attention_data
+        count = WAITING_PROMPTS * self.deployment.on_device.division.attention_data_parallel
         index = np.arange(count) % len(self.sample)
         ones = np.ones(count, dtype=np.int64)
         waiting = Traffic(np.zeros(count), self.sample.input_tokens[index], ones)
@@ -207,8 +207,8 @@ class Split(NamedTuple):
             gpu=placed.machine.device.id,
             tensor=placed.tensor,
             pipeline=placed.pipeline.degree,
-            expert_parallel=placed.experts,
-            attention_data_parallel=placed.attention_data,
+            expert_parallel=placed.division.expert_parallel,
+            attention_data_parallel=placed.division.attention_data_parallel,
             replicas=self.prompt_replicas,
             requests_per_s=expected_per_s,
             low_requests_per_s=min(low_per_s, expected_per_s),

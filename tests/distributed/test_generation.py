@@ -19,9 +19,10 @@ from paleo_lite.distributed import clusters, generation
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import parse_topology
-from paleo_lite.distributed.replica import place_replica
+from paleo_lite.distributed.replica import link_devices
 from paleo_lite.distributed.request import Feed
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.engines.division import Division
 from paleo_lite.engines.memory import activation_bytes
 from paleo_lite.engines.records import find_server
 from paleo_lite.engines.routing import parse_expert_load
@@ -189,9 +190,9 @@ def placed_as_served(network, gpu, degrees, *, precision, weights=None, kv_cache
         Question(network, gpu, precision=precision, phase="decode", weights=weights)
     )
     tensor, experts, groups = degrees
-    alone = ModelOnDevice(workload, machine, model, tensor_group(machine.device, tensor), kv_cache)
+    alone = ModelOnDevice(workload, machine, model, tensor_group(machine.device, Division(tensor)), kv_cache)
     alpha = parse_expert_load(expert_load)
-    return with_kernels(alone, policy, experts=experts, attention_data=groups, alpha=alpha)
+    return with_kernels(alone, policy, expert_parallel=experts, attention_data_parallel=groups, alpha=alpha)
 
 
 def test_time_per_output_token_of_serve_is_that_of_scale():
@@ -228,8 +229,9 @@ def test_the_host_limits_scaling_and_no_single_device():
 
 def test_devices_of_a_node_share_the_link_between_nodes():
     topology = parse_topology("8x h200-sxm @ nvlink4-x18, 2 nodes @ 400 GB/s")
-    placement = place_replica(topology, 16, experts=16, attention_data=16)
-    assert (placement.nodes, placement.link_bytes_per_s, placement.node_link_bytes_per_s) == (2, 450e9, 50e9)
+    division = Division(16, expert_parallel=16, attention_data_parallel=16)
+    devices = link_devices(topology, division)
+    assert (devices.nodes, devices.link_bytes_per_s, devices.node_link_bytes_per_s) == (2, 450e9, 50e9)
 
 
 def test_attention_groups_lie_on_several_nodes():
@@ -326,9 +328,9 @@ def test_draws_of_links_share_the_times_of_the_kernels(monkeypatch):
     """What links reach is no trait of an engine's kernels: measurements place them on as many devices as none do."""
     placed = []
 
-    def iteration_of(workload, device, placement, **options):
-        placed.append(placement)
-        return serving_iteration.iteration_of(workload, device, placement, **options)
+    def iteration_of(workload, device, devices, **options):
+        placed.append(devices)
+        return serving_iteration.iteration_of(workload, device, devices, **options)
 
     monkeypatch.setattr(generation, "iteration_of", iteration_of)
     monkeypatch.setattr(clusters, "_DRAWS", 8)

@@ -29,8 +29,9 @@ from paleo_lite.distributed.link_causes import (
 )
 from paleo_lite.distributed.links import LinkRate, Topology, link_rate
 from paleo_lite.distributed.platforms import parse_topology
-from paleo_lite.distributed.replica import place_replica
+from paleo_lite.distributed.replica import link_devices
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.engines.division import Division
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 
@@ -105,7 +106,7 @@ def test_slow_collectives_make_their_own_link_slower() -> None:
     assert "calibrated by 4 measured figures" in learned.inside.label
     assert link_notes(learned, H100, evidence)
     assert learned_topology(topology, find_device("h200-sxm"), evidence, "train") == topology
-    assert place_replica(learned.with_workers(8), 8).link_bytes_per_s == pytest.approx(
+    assert link_devices(learned.with_workers(8), Division(8)).link_bytes_per_s == pytest.approx(
         topology.inside.bandwidth_bytes_per_s * learned.inside.moved
     )
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from paleo_lite.engines.activity import kernel_activity, kernel_flops, least_s, moved_bytes
+from paleo_lite.engines.division import Division, LinkedDevices
 from paleo_lite.engines.kernel_formats import Formats
 from paleo_lite.engines.kernels import (
     AttentionKernel,
@@ -20,7 +21,7 @@ from paleo_lite.engines.kernels import (
     Pointwise,
     ProductKernel,
 )
-from paleo_lite.engines.step import EngineStep, ReplicaDivision
+from paleo_lite.engines.step import EngineStep
 from paleo_lite.machines import find_device
 
 BF16 = Formats("bf16", "bf16", "bf16", "bf16", "bf16/bf16")
@@ -28,8 +29,8 @@ PRODUCT = CountedKernel(ProductKernel("gate", n=4096, k=4096), 3)
 
 
 def step_on(devices: int = 1) -> EngineStep:
-    placement = ReplicaDivision(tensor=devices, link_bytes_per_s=450e9)
-    return EngineStep(find_device("h100-sxm"), "vllm", BF16, placement)
+    linked = LinkedDevices(Division(devices), link_bytes_per_s=450e9)
+    return EngineStep(find_device("h100-sxm"), "vllm", BF16, linked)
 
 
 def test_arithmetic_at_the_peak_is_flops_over_the_peak() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.distributed.links import device_link, link_rate
+from paleo_lite.engines.division import ONE_DEVICE, Division, LinkedDevices
 from paleo_lite.engines.kernels import Load
 from paleo_lite.engines.placed import EngineKernels, place_kernels
 from paleo_lite.engines.records import KERNELS
-from paleo_lite.engines.step import ONE_DEVICE, ReplicaDivision
 from paleo_lite.machines import find_device
 
 BETTER = [
@@ -43,13 +43,13 @@ LOADS = {
 def placed(network: str, gpu: str, precision: str, engine: str, devices: int) -> EngineKernels:
     """Return a network under an engine on devices that are joined by their fastest links."""
     workload, machine, _ = resolve_question(Question(network, gpu, precision=precision, phase="decode"))
-    placement = ONE_DEVICE
+    linked = ONE_DEVICE
     if devices > 1:
         link = link_rate(device_link(machine.device))
-        placement = ReplicaDivision(
-            tensor=devices, link_bytes_per_s=link.bandwidth_bytes_per_s, sums_in_switch=link.sums_in_switch
+        linked = LinkedDevices(
+            Division(devices), link_bytes_per_s=link.bandwidth_bytes_per_s, sums_in_switch=link.sums_in_switch
         )
-    return place_kernels(workload, machine.device, engine, kv_cache="bf16", placement=placement)
+    return place_kernels(workload, machine.device, engine, kv_cache="bf16", devices=linked)
 
 
 def seconds(kernels: EngineKernels, load: Load) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.api.question import Question, resolve_question
+from paleo_lite.engines.division import Division
 from paleo_lite.engines.kernels import ExpertsKernel
 from paleo_lite.engines.memory import activation_bytes, sequence_bytes, stored_weight_bytes
 from paleo_lite.engines.records import find_server
@@ -35,8 +36,8 @@ def placed(
     workload, machine, model = resolve_question(
         Question(network, gpu, precision=precision, phase="decode", weights=weights)
     )
-    alone = ModelOnDevice(workload, machine, model, tensor_group(machine.device, devices), kv_cache)
-    return with_kernels(alone, engine, experts=experts, attention_data=attention_data)
+    alone = ModelOnDevice(workload, machine, model, tensor_group(machine.device, Division(devices)), kv_cache)
+    return with_kernels(alone, engine, expert_parallel=experts, attention_data_parallel=attention_data)
 
 
 def per_token(on_device: ModelOnDevice, tokens: int = 1000) -> float:
@@ -264,16 +265,16 @@ def test_attention_groups_and_a_pipeline_raise_one_sentence() -> None:
         kernels=None, pipeline=connect_stages(2, 8, device_link="nvlink5-x18")
     )
     with pytest.raises(BadValue, match="is not modelled with `--pipeline`: leave one of them out"):
-        with_kernels(alone, "vllm", experts=1, attention_data=2)
+        with_kernels(alone, "vllm", attention_data_parallel=2)
 
 
 def test_division_needs_the_kernels_of_an_engine() -> None:
     device = find_device("mi300x")
-    check_undivided(1, 1, device)
+    check_undivided(Division(2), device)
     with pytest.raises(BadValue, match=r"`--expert-parallel` needs the kernels of an engine.*MI300X"):
-        check_undivided(2, 1, device)
+        check_undivided(Division(2, expert_parallel=2), device)
     with pytest.raises(BadValue, match="`--attention-data-parallel` needs"):
-        check_undivided(1, 2, device)
+        check_undivided(Division(2, attention_data_parallel=2), device)
 
 
 def test_engines_speak_for_measured_devices_in_low_precision() -> None:
@@ -284,12 +285,12 @@ def test_engines_speak_for_measured_devices_in_low_precision() -> None:
     assert asked("h100-sxm", "fp32") is asked("mi210") is None
 
 
-def test_a_placement_is_the_division_that_was_asked_for() -> None:
+def test_the_division_is_the_one_that_was_asked_for() -> None:
     on_device = placed("deepseek-r1", "b200", 8, precision="fp8", experts=4, attention_data=2)
     assert on_device.kernels is not None
-    placement = on_device.kernels.step.placement
-    assert (placement.tensor, placement.attention_data, placement.experts) == (4, 2, 4)
-    assert (placement.devices, placement.experts_tensor) == (8, 2)
+    division = on_device.kernels.step.devices.division
+    assert division == Division(8, expert_parallel=4, attention_data_parallel=2)
+    assert (division.attention_tensor, division.expert_tensor) == (4, 2)
     experts = [one.kernel for one in device_kernels(on_device, "decode", 100) if isinstance(one.kernel, ExpertsKernel)]
     assert [(kernel.experts, kernel.inner_size) for kernel in experts] == [(256, 2048)]
     assert on_device.kernels.step.formats.experts == "fp8-block"

@@ -15,11 +15,12 @@ from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.engines.activity import kernel_flops, moved_bytes
 from paleo_lite.engines.blocks import Fusion
+from paleo_lite.engines.division import ONE_DEVICE
 from paleo_lite.engines.kernel_formats import Formats, choose_formats
 from paleo_lite.engines.kernels import AttentionKernel, CountedKernel, Load, Pointwise, ProductKernel, decoded_keys
 from paleo_lite.engines.memory import sequence_bytes, stored_weight_bytes
 from paleo_lite.engines.speech import speech_kernels
-from paleo_lite.engines.step import ONE_DEVICE, EngineStep
+from paleo_lite.engines.step import EngineStep
 from paleo_lite.machines import find_device
 
 BLOCKS, WIDTH, INNER, POSITIONS, FRAMES, BINS, WORDS = 32, 1280, 5120, 1500, 3000, 128, 51_866

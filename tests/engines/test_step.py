@@ -11,6 +11,7 @@ import pytest
 
 from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants, MeasuredServers, ServerSpread
+from paleo_lite.engines.division import Division, LinkedDevices
 from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.kernel_formats import Formats, kernel_rates
 from paleo_lite.engines.kernels import (
@@ -26,7 +27,7 @@ from paleo_lite.engines.kernels import (
     prompt_pairs,
 )
 from paleo_lite.engines.records import find_server
-from paleo_lite.engines.step import EMPTY_ROW_POWER, EngineStep, ReplicaDivision
+from paleo_lite.engines.step import EMPTY_ROW_POWER, EngineStep
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.serving.iteration_times import ScheduledTokens
@@ -55,11 +56,11 @@ def constants(variance: float, scatter: float, **changed: dict[str, float]) -> E
     return EngineConstants(classes)
 
 
-ALONE = ReplicaDivision()
+ALONE = LinkedDevices()
 
 
-def step(placement: ReplicaDivision = ALONE, variance: float = 0.0, scatter: float = 1e-12, **changed) -> EngineStep:
-    return EngineStep(H100, "vllm", FORMATS, placement, constants(variance, scatter, **changed))
+def step(devices: LinkedDevices = ALONE, variance: float = 0.0, scatter: float = 1e-12, **changed) -> EngineStep:
+    return EngineStep(H100, "vllm", FORMATS, devices, constants(variance, scatter, **changed))
 
 
 POINTWISE = {"bandwidth_share": 0.5, "floor_cycles": 2e-6 * 1.98e9}
@@ -112,13 +113,13 @@ def test_kernels_without_rows_take_no_time() -> None:
         Pointwise("norm", 1e6),
         ExchangeKernel("sum", "all-reduce", 1e6),
     ]
-    placement = ReplicaDivision(tensor=2, link_bytes_per_s=450e9)
-    assert [float(step(placement).kernel_s(kernel, Load())) for kernel in kernels] == [0.0] * len(kernels)
+    devices = LinkedDevices(Division(2), link_bytes_per_s=450e9)
+    assert [float(step(devices).kernel_s(kernel, Load())) for kernel in kernels] == [0.0] * len(kernels)
 
 
 def test_an_all_gather_takes_half_of_an_all_reduce() -> None:
     """Half of its ring traffic: (n - 1) / n of the message."""
-    one = step(ReplicaDivision(tensor=8, link_bytes_per_s=450e9))
+    one = step(LinkedDevices(Division(8), link_bytes_per_s=450e9))
     seconds = [
         float(one.kernel_s(ExchangeKernel("any", name, 1e6), Load(tokens=8.0))) for name in ("all-reduce", "all-gather")
     ]
@@ -241,7 +242,7 @@ LIMITS = {"max_new_tokens": 1024, "max_sequences": 128, "max_prompt": 1024, "max
 
 @pytest.fixture(scope="module")
 def kernels_on_device(on_device: ModelOnDevice) -> ModelOnDevice:
-    return with_kernels(on_device, "vllm", experts=1, attention_data=1)
+    return with_kernels(on_device, "vllm")
 
 
 @pytest.mark.parametrize(("sequences", "context"), [(1, 512), (16, 1024), (64, 2000), (128, 2047)])
@@ -311,7 +312,7 @@ def test_overheads_are_not_in_the_tables(kernels_on_device) -> None:
 def test_some_versions_compute_whole_tiles_of_every_expert(gpu, engine, form) -> None:
     workload, machine, model = resolve_question(Question("qwen3-30b-a3b", gpu, precision="fp8", phase="decode"))
     alone = ModelOnDevice(workload, machine, model, None, "bf16")
-    placed = with_kernels(alone, engine, experts=1, attention_data=1)
+    placed = with_kernels(alone, engine)
     assert placed.kernels is not None
     found = placed.kernels.step
     assert found.formats.experts == form and found.engine == engine.partition("-")[0]
@@ -323,7 +324,7 @@ def test_some_versions_compute_whole_tiles_of_every_expert(gpu, engine, form) ->
 def test_tiles_of_experts_have_the_rows_of_the_largest_possible_buffer(engine, rows) -> None:
     """`M_sum = M * num_topk + local_num_experts * (alignment - 1)` (vLLM 0.11.1, `compute_aligned_M`): 128 experts."""
     workload, machine, model = resolve_question(Question("qwen3-30b-a3b", "h100-sxm", precision="fp8", phase="decode"))
-    placed = with_kernels(ModelOnDevice(workload, machine, model, None, "bf16"), engine, experts=1, attention_data=1)
+    placed = with_kernels(ModelOnDevice(workload, machine, model, None, "bf16"), engine)
     assert placed.kernels is not None
     experts = ExpertsKernel("experts", hidden_size=2048, inner_size=768, experts=128, active=8, matrices=3)
     sizes = placed.kernels.step.expert_sizes(experts, np.array([16.0]))
@@ -337,13 +338,13 @@ def test_rows_without_a_token_draw_a_part_of_the_power() -> None:
     alone = ModelOnDevice(workload, machine, model, None, "bf16")
     experts = ExpertsKernel("experts", hidden_size=2048, inner_size=768, experts=128, active=8, matrices=3)
     for engine, empty in (("vllm-0.13", 127), ("vllm", 0)):
-        placed = with_kernels(alone, engine, experts=1, attention_data=1)
+        placed = with_kernels(alone, engine)
         assert placed.kernels is not None
         drawn = placed.kernels.step.drawing_share(experts, Load(tokens=1e5, all_tokens=1e5))
         saved = 128 * empty * (1 - EMPTY_ROW_POWER)
         assert drawn == pytest.approx(1 - saved / (8e5 + 128 * empty), rel=1e-6)
     # A single token has rows of eight experts, so that 120 / 128 of the constant part is missing, too.
-    placed = with_kernels(alone, "vllm-0.13", experts=1, attention_data=1)
+    placed = with_kernels(alone, "vllm-0.13")
     assert placed.kernels is not None
     saved = 128 * 127 * (1 - EMPTY_ROW_POWER * 8 / 128)
     drawn = placed.kernels.step.drawing_share(experts, Load(tokens=1.0, all_tokens=1.0))
@@ -364,7 +365,7 @@ def test_rows_without_a_token_draw_a_part_of_the_power() -> None:
 )
 def test_vllm_quantises_to_fp8_in_the_kernel_before_a_product(gpu, engine, precision, products) -> None:
     workload, machine, model = resolve_question(Question("llama-3-8b", gpu, precision=precision, phase="decode"))
-    placed = with_kernels(ModelOnDevice(workload, machine, model, None, "bf16"), engine, experts=1, attention_data=1)
+    placed = with_kernels(ModelOnDevice(workload, machine, model, None, "bf16"), engine)
     assert placed.kernels is not None
     listed = [counted.kernel for counted in placed.kernels.of_iteration("decode", 512)]
     kernels = [kernel for kernel in listed if isinstance(kernel, ProductKernel)]
@@ -388,6 +389,6 @@ def test_a_token_reads_its_experts_whoever_else_is_there() -> None:
     experts = ExpertsKernel("experts", 4096, 14_336, experts=8, active=2, matrices=3)
     formats = Formats("bf16", "bf16", "bf16", "bf16", "bf16/bf16")
     read_s = 2 * 3 * 4096 * 14_336 * 2 / 3.35e12
-    for division, devices in ((ALONE, 1), (ReplicaDivision(tensor=4), 4), (ReplicaDivision(tensor=4, experts=2), 4)):
-        step = EngineStep(H100, "vllm", formats, division)
+    for division, devices in ((Division(), 1), (Division(4), 4), (Division(4, expert_parallel=2), 4)):
+        step = EngineStep(H100, "vllm", formats, LinkedDevices(division))
         assert step.one_token_s(experts, Load.of_decoding(1, 100)) == pytest.approx(read_s / devices, rel=1e-3)

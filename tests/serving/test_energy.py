@@ -10,6 +10,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.distributed.links import device_link
+from paleo_lite.engines.division import Division
 from paleo_lite.machines import find_device
 from paleo_lite.serving.deployment import timer_of
 from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
@@ -20,7 +21,7 @@ LOOP = {"input_tokens": 64, "output_tokens": 128}
 
 def placed(network: str, gpu: str, devices: int = 1, precision: str = "bf16") -> ModelOnDevice:
     workload, machine, model = resolve_question(Question(network, gpu, precision=precision, phase="decode"))
-    group = tensor_group(machine.device, devices, None if devices == 1 else device_link(machine.device))
+    group = tensor_group(machine.device, Division(devices), None if devices == 1 else device_link(machine.device))
     return ModelOnDevice(workload, machine, model, group, precision)
 
 
@@ -36,7 +37,7 @@ def test_a_step_timed_by_layers_draws_what_predict_says(gpu: str) -> None:
 
 
 def test_a_prompt_computes_and_a_decoding_sequence_reads() -> None:
-    one = timer_of(with_kernels(placed("llama-3.1-8b", "h100-sxm"), "vllm", experts=1, attention_data=1))
+    one = timer_of(with_kernels(placed("llama-3.1-8b", "h100-sxm"), "vllm"))
     prompt, decoding = one.prompt_activity(2048), one.decode_activity(1, 2048)
     assert prompt.arithmetic_s > 2 * prompt.memory_s and decoding.memory_s > 3 * decoding.arithmetic_s
     flops_s = 2 * 8.03e9 * 2048 / find_device("h100-sxm").find_peak("bf16").per_s
@@ -44,10 +45,7 @@ def test_a_prompt_computes_and_a_decoding_sequence_reads() -> None:
 
 
 def test_tensor_parallel_devices_share_the_work_and_exchange() -> None:
-    one, two = (
-        with_kernels(placed("llama-3.1-8b", "h100-sxm", devices), "vllm", experts=1, attention_data=1)
-        for devices in (1, 2)
-    )
+    one, two = (with_kernels(placed("llama-3.1-8b", "h100-sxm", devices), "vllm") for devices in (1, 2))
     alone, pair = (timer_of(on_device).decode_activity(32, 1000) for on_device in (one, two))
     assert alone.links_s == 0 < pair.links_s
     assert pair.peak_s == pytest.approx(alone.peak_s / 2, rel=0.1)

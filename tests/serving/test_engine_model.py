@@ -40,7 +40,7 @@ def placed_as_served(network: str, gpu: str, policy: str, **formats: Any) -> Mod
     cache = formats.pop("kv_cache", "bf16")
     workload, machine, model = resolve_question(Question(network, gpu, phase="decode", **formats))
     alone = ModelOnDevice(workload, machine, model, None, cache)
-    return with_kernels(alone, policy, experts=1, attention_data=1)
+    return with_kernels(alone, policy)
 
 
 @pytest.mark.parametrize(("network", "gpu", "formats", "policy"), ASKED)

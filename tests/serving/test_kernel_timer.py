@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.cli import main
+from paleo_lite.engines.division import Division
 from paleo_lite.engines.kernels import Load
 from paleo_lite.serving.deployment import timer_of
 from paleo_lite.serving.iteration_times import ScheduledTokens
@@ -24,10 +25,10 @@ def placed(
     network: str, *, gpu: str = "h200", tensor: int = 1, experts: int = 1, attention_data: int = 1, stages: int = 1
 ) -> ModelOnDevice:
     workload, machine, model = resolve_question(Question(network, gpu, precision="bf16", phase="decode"))
-    group = tensor_group(machine.device, tensor)
+    group = tensor_group(machine.device, Division(tensor))
     pipeline = connect_stages(stages, tensor, device_link="nvlink4" if stages > 1 else None)
     on_device = ModelOnDevice(workload, machine, model, group, "bf16", pipeline)
-    return with_kernels(on_device, "vllm", experts=experts, attention_data=attention_data)
+    return with_kernels(on_device, "vllm", expert_parallel=experts, attention_data_parallel=attention_data)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from paleo_lite.distributed.links import device_link
+from paleo_lite.engines.division import Division
 from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.records.record import Server
 from paleo_lite.errors import BadValue, DoesNotFit
@@ -329,7 +330,7 @@ def test_bad_values(deployment: Deployment) -> None:
         lambda: Speculation(-1, 0.5),
         lambda: Speculation(2, 1.0),
         lambda: SimulationOptions(prefix_hit_rate=1.0),
-        lambda: tensor_group(device, 0),
+        lambda: tensor_group(device, Division(0)),
     ):
         with pytest.raises(BadValue, match="--"):
             make()
@@ -337,8 +338,8 @@ def test_bad_values(deployment: Deployment) -> None:
 
 def test_tensor_groups_use_the_fastest_link_of_the_device(deployment: Deployment) -> None:
     device = deployment.on_device.machine.device
-    assert device_link(device) == "nvlink4-x18" and tensor_group(device, 1) is None
-    group = tensor_group(device, 4)
+    assert device_link(device) == "nvlink4-x18" and tensor_group(device, Division(1)) is None
+    group = tensor_group(device, Division(4))
     assert group.workers == 4 and "nvlink4" in group.inside.name
 
 

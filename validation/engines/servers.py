@@ -17,6 +17,7 @@ import numpy as np
 
 from paleo_lite.api.question import Question, resolve_question
 from paleo_lite.distributed.links import device_link
+from paleo_lite.engines.division import Division
 from paleo_lite.engines.records import KERNELS, SERVERS, find_server
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.serving.cache import measure_room
@@ -217,11 +218,13 @@ def place(server: PublishedServer) -> ModelOnDevice:
     workload, machine, model = resolve_question(
         Question(server.network, server.gpu, precision=server.precision, phase="decode", weights=server.weights)
     )
-    group = tensor_group(machine.device, server.devices)
+    group = tensor_group(machine.device, Division(server.devices))
     link = None if group is None else device_link(machine.device)
     stages = connect_stages(1, server.devices, device_link=link)
     placed = ModelOnDevice(workload, machine, model, group, server.kv_cache, stages)
-    return with_kernels(placed, server.record, experts=server.experts, attention_data=server.attention_data)
+    return with_kernels(
+        placed, server.record, expert_parallel=server.experts, attention_data_parallel=server.attention_data
+    )
 
 
 def _serving_rows(data: Path) -> Iterator[PublishedServer]:

@@ -162,7 +162,7 @@ def parts_of(server: PublishedServer, constants: EngineConstants) -> StepParts:
     placed = place(server)
     assert placed.kernels is not None
     shipped = placed.kernels.step
-    step = EngineStep(shipped.device, shipped.engine, shipped.formats, shipped.placement, constants)
+    step = EngineStep(shipped.device, shipped.engine, shipped.formats, shipped.devices, constants)
     prompt, answer = server.mean_input, server.mean_output
     longest = round(prompt + answer)
     groups = server.attention_data

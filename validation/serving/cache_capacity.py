@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paleo_lite.api.question import Question, resolve_question
+from paleo_lite.engines.division import Division
 from paleo_lite.engines.records import find_server
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.placement import ModelOnDevice, tensor_group, with_kernels
@@ -55,9 +56,9 @@ def _line(row: dict[str, str]) -> Line:
         )
     )
     kv_cache = "fp16" if row["precision"] == "fp16" else "bf16"
-    group = tensor_group(machine.device, int(row["devices"]))
+    group = tensor_group(machine.device, Division(int(row["devices"])))
     alone = ModelOnDevice(workload, machine, model, group, kv_cache)
-    on_device = with_kernels(alone, row["engine"], experts=1, attention_data=1)
+    on_device = with_kernels(alone, row["engine"])
     settings = {key: int(row[key]) for key in ("max_batched_tokens", "max_sequences") if row[key]}
     engine = find_server(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **settings)
     room = measure_room(on_device, engine, mean_tokens=MEAN_TOKENS, prompt_tokens=MEAN_TOKENS // 2)

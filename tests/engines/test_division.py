@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.serving.placement import Division
+from paleo_lite.engines.division import Division
 
 
 @pytest.mark.parametrize(
