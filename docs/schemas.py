@@ -16,7 +16,7 @@ import msgspec
 from typing_extensions import TypedDict
 
 from paleo_lite.architectures.descriptor import Descriptor
-from paleo_lite.calibration.choose import Pool
+from paleo_lite.calibration.pool import Pool
 from paleo_lite.calibration.posterior import EvidencePrior
 from paleo_lite.calibration.ppp import PppCalibration
 from paleo_lite.calibration.store import Calibration

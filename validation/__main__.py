@@ -516,7 +516,7 @@ def ship(data: Path, folder: Path) -> None:
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def order(folder: Path) -> None:
     """Order the devices of the pool in FOLDER by their data sheets (needed after adding a device without data)."""
-    from paleo_lite.calibration.choose import POOL_FILE, read_pool
+    from paleo_lite.calibration.pool import POOL_FILE, read_pool
 
     from .ordering import write_pool
     from .ship import with_order

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.choose import FORMAT, Pool, order_key, pooled_model
+from paleo_lite.calibration.pool import FORMAT, Pool, order_key, pooled_model
 from paleo_lite.calibration.prior import KEPLER, Evidence
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.files import write_atomically

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import least_squares
 
-from paleo_lite.calibration.choose import read_pool
+from paleo_lite.calibration.pool import read_pool
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import Device, Machine, PeakRate, find_device
 from paleo_lite.timing.calibrated import library_peak

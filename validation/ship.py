@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from paleo_lite.calibration.choose import POOL_FILE, Pool, why_not_pooled
 from paleo_lite.calibration.fit import Fit, calibrate
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement, provenance_of
+from paleo_lite.calibration.pool import POOL_FILE, Pool, why_not_pooled
 from paleo_lite.calibration.prior import SINGLE_OPERATIONS, prior_of_calibration, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate

@@ -11,7 +11,6 @@ import msgspec
 
 from ..architectures import find_network
 from ..arguments import check_arguments
-from ..calibration.choose import NotPooled, pool_prior, pooled_model
 from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.fit import Fit, held_out_error
 from ..calibration.fit import calibrate as fit_device
@@ -26,6 +25,7 @@ from ..calibration.measurements import (
     read_measurements,
     select_measurements,
 )
+from ..calibration.pool import NotPooled, pool_prior, pooled_model
 from ..calibration.power import fit_power
 from ..calibration.power_logs import is_power_log
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp

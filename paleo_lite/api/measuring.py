@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..architectures import find_network
-from ..calibration.choose import pool_prior
 from ..calibration.fit import calibrate, held_out_error
 from ..calibration.measurements import FitOrigin, Measurement, format_csv, provenance_of
+from ..calibration.pool import pool_prior
 from ..calibration.prior import Prior, device_prior, narrow_by_probes
 from ..calibration.store import make_calibration, write_calibration
 from ..calibration.validate import predict_measured, prior_as_fit

@@ -29,7 +29,7 @@ from ..timing.models import RooflineModel
 from ..timing.prediction import Prediction
 from ..timing.workload import Workload
 from ..units import element_bytes
-from .choose import POOL_SCATTER
+from .pool import POOL_SCATTER
 from .prior import FIT_SCATTER
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from ..result import Result
 from ..timing.calibrated import CalibratedModel, library_peak
 from ..units import format_si
 from .accuracy import error_statistics, relative_errors
-from .choose import POOL_SCATTER, pooled_model
 from .fit import Fit, MeasuredRuns, predict_held_out, runs_of
 from .measured_devices import DeviceData, GroupKey, MeasuredDevices
 from .measurements import Measurement
+from .pool import POOL_SCATTER, pooled_model
 from .power import hold_out_power
 from .prior import Prior, Traits
 

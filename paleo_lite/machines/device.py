@@ -213,6 +213,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         publish rates without lanes and clocks).
     laptop : bool
         Whether it is built into laptops, which limit its clock and power differently.
+    embedded : bool
+        Whether it is a module for embedded systems, whose processor launches kernels slowly.
     parts : BoardParts or None
         Devices of a board or package.
     sources : dict of str to str
@@ -249,6 +251,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conflicts: list[str] = []
     rated_power: SourcedFigure | None = None
     laptop: bool = False
+    embedded: bool = False
     learned_power: LearnedPower | None = None  # calibrated by measured watts; no file states it
     locked_clock: float = 1.0  # requested clock relative to the default one, at most 1; no file states it
 

@@ -261,7 +261,7 @@ def _calibration_sources(prediction: Prediction, named: Any, calibration: Calibr
     if calibration is None:
         if not prediction.model.label:
             return []
-        from ..calibration.choose import POOL_FILE
+        from ..calibration.pool import POOL_FILE
 
         return [file_source("fits of other devices", folder / POOL_FILE)]
     if named is not None and not isinstance(named, str):

@@ -303,7 +303,7 @@ def stack_attention(device: Device) -> str | None:
 def use_recipe_efficiency(model: TimeModel, recipe: str | None, device: Device) -> TimeModel:
     """Return a calibrated model whose products of a recipe reach the share of the stack, on devices that it supports.
 
-    Other stacks call the same libraries for large products in 8 bits. The shares of `paleo_lite.calibration.choose` are
+    Other stacks call the same libraries for large products in 8 bits. The shares of `paleo_lite.calibration.pool` are
     those of products of all sizes.
     """
     if recipe is None or not isinstance(model, CalibratedModel) or not supports_stack(device):

@@ -9,7 +9,8 @@ import pytest
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.calibration.choose import choose_model, why_not_pooled
+from paleo_lite.calibration.choose import choose_model
+from paleo_lite.calibration.pool import why_not_pooled
 from paleo_lite.calibration.store import find_calibration, shipped_calibrations
 from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
 from paleo_lite.machines import find_device, list_devices

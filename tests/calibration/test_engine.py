@@ -13,7 +13,7 @@ import pytest
 
 import paleo_lite
 from measured import DATA
-from paleo_lite.calibration.choose import ENGINE_HOST, ENGINE_KERNELS, engine_prior, pooled_model
+from paleo_lite.calibration.pool import ENGINE_HOST, ENGINE_KERNELS, engine_prior, pooled_model
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import PaleoError
 from paleo_lite.files import shipped_folder

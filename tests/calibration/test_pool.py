@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.architectures import find_network
-from paleo_lite.calibration.choose import NotPooled, Pool, pool_prior, pooled_model, read_pool, why_not_pooled
 from paleo_lite.calibration.fit import calibrate, runs_of
+from paleo_lite.calibration.pool import NotPooled, Pool, pool_prior, pooled_model, read_pool, why_not_pooled
 from paleo_lite.calibration.prior import HOST_PARAMETERS, SINGLE_OPERATIONS, prior_from_evidence, traits_of
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue

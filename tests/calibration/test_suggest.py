@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network, network_names
-from paleo_lite.calibration.choose import POOL_SCATTER
 from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.pool import POOL_SCATTER
 from paleo_lite.calibration.suggest import (
     NETWORKS,
     SETUP_S,

@@ -356,3 +356,10 @@ def test_another_memory_of_a_device_names_the_option_that_states_it(name: str, m
     """Apple sells the M4 Pro with 24, 48 and 64 GB."""
     with pytest.raises(BadValue, match=message):
         find_device(name)
+
+
+def test_every_jetson_is_embedded_and_nothing_else() -> None:
+    """NVIDIA's modules for embedded systems are its Jetsons; the DGX Spark has a processor of desktops."""
+    assert {device.id for device in list_devices() if device.embedded} == {
+        device.id for device in list_devices() if device.name.startswith("Jetson")
+    }

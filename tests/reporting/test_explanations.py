@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.calibration.choose import why_not_pooled
+from paleo_lite.calibration.pool import why_not_pooled
 from paleo_lite.machines import list_devices
 from paleo_lite.reporting.explanations import explain_layer
 

@@ -12,9 +12,9 @@ import pytest
 
 from measured import DATA
 from paleo_lite.architectures import find_network
-from paleo_lite.calibration.choose import POOL_SCATTER, read_pool
 from paleo_lite.calibration.fit import fit, runs_of
 from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, evidence_of, group_by_source, prior_for_group
+from paleo_lite.calibration.pool import POOL_SCATTER, read_pool
 from paleo_lite.calibration.prior import prior_from_evidence, traits_of
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device

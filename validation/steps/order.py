@@ -9,10 +9,10 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.choose import NotPooled, pooled_model
 from paleo_lite.calibration.fit import MeasuredRuns
 from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.pool import NotPooled, pooled_model
 from paleo_lite.calibration.validate import baseline_terms
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.document import Column, Document, Table

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.choose import POOL_SCATTER
 from paleo_lite.calibration.fit import fit
 from paleo_lite.calibration.measured_devices import GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.pool import POOL_SCATTER
 from paleo_lite.calibration.ratios import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
 from paleo_lite.reporting.document import Column, Document, Table
