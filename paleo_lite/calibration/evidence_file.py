@@ -465,7 +465,7 @@ class AssumedCalibration(EvidenceCalibration, frozen=True, dict=True, eq=False):
         """Return the assumed factors of the kind of the row, and of another kind its prior."""
         (row,) = self.observations
         if kind != row.kind:
-            return EvidenceCalibration._condition(self, kind)
+            return super()._condition(kind)
         return AssumedFactors((row,), evidence_prior().kinds[kind], self.logs)
 
 
