@@ -437,7 +437,8 @@ def compare(name: str, data: Path | None) -> CommandResult:
     `serving` compares published results of servers, some of which the fit of engines knows, and `amd` those of vLLM on
     MI300X, to which two factors are fitted. `training` compares steps on H100, `fine-tuning` those with LoRA,
     `mixtures` those of torchtitan, `mlperf` those in logs of MLPerf Training, `denoisers` its runs of FLUX.1,
-    `offloaded` speeds of llama.cpp with layers on the host, and `wall` the watts of whole machines.
+    `offloaded` speeds of llama.cpp with layers on the host, `cards` those of different cards in one machine, and `wall`
+    the watts of whole machines.
     """
     page = page_function(name)(data)
     return CommandResult(lambda: {"rows": page.csv_table.rows}, lambda: page)

@@ -24,6 +24,7 @@ COMPARISONS = {
     "mlperf": "training.mlperf",
     "denoisers": "training.denoisers",
     "offloaded": "local.offloaded",
+    "cards": "local.cards",
     "wall": "energy.wall",
 }
 """Modules whose function ``compare_page`` takes the folder of published data and returns a page, by name."""

@@ -23,14 +23,15 @@ from ..own_machines.advise import (
 from ..own_machines.contents import read_contents
 from ..own_machines.memory import shares_memory
 from ..own_machines.predict import DEFAULT_CPU, LocalPrediction
-from ..own_machines.predict import predict_local as predict_on_device
+from ..own_machines.predict import predict_local as predict_on_devices
 from ..own_machines.question import LocalQuestion
 from .question import resolve_network
 
 
 def predict_local(
     network: str | Network,  # by name, config or GGUF file
-    gpu: str | Device,  # also a processor
+    # A device, which may be a processor, or several in one machine, each named.
+    gpu: str | Device | Sequence[str | Device],
     question: LocalQuestion | None = None,  # what is asked besides
     *,
     hardware_files: Paths = (),  # TOML files of further devices
@@ -42,35 +43,60 @@ def predict_local(
     question = question or LocalQuestion()
     paths = to_paths(hardware_files)
     contents = read_contents(_resolve(network, question), question.weights, question.kv_cache, question.engine)
-    named = find_device(gpu, paths)
-    device = Machine.single_device(named).device
-    prediction = predict_on_device(contents, device, _processor_of(device, question, paths), question)
-    if named.parts is not None and question.gpus < named.parts.count:
+    named, *others = _named_devices(gpu, paths)
+    devices = [Machine.single_device(each).device for each in (named, *others)]
+    device = devices[0]
+    prediction = predict_on_devices(contents, devices, _processor_of(device, question, paths), question)
+    if named.parts is not None and not others and question.gpus < named.parts.count:
         note = f"one of the {named.parts.count} GPUs of {named.name}: `--workers {named.parts.count}` splits the layers"
         prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, note))
+    if others:
+        prediction = msgspec.structs.replace(
+            prediction, notes=(*prediction.notes, *_notes_on_single_devices(prediction, network, devices, question))
+        )
     if prediction.is_whole or question.gpu_layers is not None or device.scope == "cpu":
         return prediction
     notes = list(prediction.notes)
-    narrower = _with_narrower_cache(network, device, question)
+    narrower = _with_narrower_cache(network, devices, question)
     if narrower is not None:
         notes.append(
             f"`--kv-cache {narrower.kv_cache}` makes room for all {narrower.blocks} blocks: "
             f"{narrower.tokens_per_s:.1f} tokens/s instead of {prediction.tokens_per_s:.1f}"
         )
-    larger = next_device(prediction, contents, device, list_devices(paths), question)
+    larger = None if others else next_device(prediction, contents, device, list_devices(paths), question)
     if larger is not None:
         notes.append(describe_next(prediction, larger))
     return msgspec.structs.replace(prediction, notes=tuple(notes))
 
 
-def _with_narrower_cache(network: str | Network, device: Device, question: LocalQuestion) -> LocalPrediction | None:
+def _notes_on_single_devices(
+    prediction: LocalPrediction, network: str | Network, devices: Sequence[Device], question: LocalQuestion
+) -> list[str]:
+    """Return which one of several devices is faster alone, as it holds everything."""
+    alone = msgspec.structs.replace(question, gpus=1, tensor_split=None)
+    contents = read_contents(_resolve(network, alone), alone.weights, alone.kv_cache, alone.engine)
+    faster: list[LocalPrediction] = []
+    for device in {device.id: device for device in devices}.values():
+        try:
+            faster.append(predict_on_devices(contents, [device], None, alone))
+        except DoesNotFit:
+            continue
+    best = min(faster, key=lambda row: row.token_s, default=prediction)
+    if best.token_s >= prediction.token_s:
+        return []
+    return [f"{best.device} alone holds everything and is faster: {best.tokens_per_s:.1f} tokens/s"]
+
+
+def _with_narrower_cache(
+    network: str | Network, devices: Sequence[Device], question: LocalQuestion
+) -> LocalPrediction | None:
     """Return the prediction with the widest cache with which everything is on the device; None if there is none."""
     leaves_choice = question.kv_cache is None and not question.cpu_cache and question.expert_blocks_are_free
     for cache in question.engine.caches[1:] if leaves_choice else ():
         narrower = msgspec.structs.replace(question, kv_cache=cache)
         contents = read_contents(_resolve(network, narrower), narrower.weights, cache, narrower.engine)
         try:
-            return predict_on_device(contents, device, None, narrower)
+            return predict_on_devices(contents, devices, None, narrower)
         except DoesNotFit:
             continue
     return None
@@ -79,7 +105,8 @@ def _with_narrower_cache(network: str | Network, device: Device, question: Local
 def advise_local(
     network: str | Network,  # by name, config or GGUF file
     # By default the shipped GPUs since 2018 that are not for data centres, and that the program runs on.
-    gpus: Sequence[str | Device] | None = None,
+    # An item may be several devices in one machine.
+    gpus: Sequence[str | Device | Sequence[str | Device]] | None = None,
     question: LocalQuestion | None = None,  # what is asked besides; its `weights` is the format of a comparison
     *,
     # Formats that are compared; by default the types of a file's tensors, or those that people publish.
@@ -93,20 +120,25 @@ def advise_local(
     question = question or LocalQuestion()
     paths, engine, resolved = to_paths(hardware_files), question.engine, _resolve(network, question)
     if gpus is None:
-        devices = [device for device in own_machine_devices(list_devices(paths)) if engine.runs_on(device)]
+        machines = [[device] for device in own_machine_devices(list_devices(paths)) if engine.runs_on(device)]
     else:
-        devices = [Machine.single_device(find_device(gpu, paths)).device for gpu in gpus]
+        machines = [[Machine.single_device(each).device for each in _named_devices(gpu, paths)] for gpu in gpus]
     names: Sequence[str | None] = list(weights or [])
     if not names:
         names = [None] if resolved.stored_tensors is not None else engine.advised
-    if len(devices) == 1 and question.weights is not None:
+    if len(machines) == 1 and question.weights is not None:
         names = [question.weights]
     formats = [read_contents(resolved, name, question.kv_cache, engine) for name in names]
-    if len(devices) == 1:
-        return rank_formats(formats, devices[0], _processor_of(devices[0], question, paths), question)
+    with_hosts = [(devices, _processor_of(devices[0], question, paths)) for devices in machines]
+    if len(machines) == 1:
+        return rank_formats(formats, *with_hosts[0], question)
     compared = read_contents(resolved, question.weights, question.kv_cache, engine)
-    pairs = [(device, _processor_of(device, question, paths)) for device in devices]
-    return rank_devices(compared, formats, pairs, question)
+    return rank_devices(compared, formats, with_hosts, question)
+
+
+def _named_devices(gpu: str | Device | Sequence[str | Device], paths: Sequence[Path]) -> list[Device]:
+    """Return the device of a name, or those of several."""
+    return [find_device(each, paths) for each in ([gpu] if isinstance(gpu, str | Device) else gpu)]
 
 
 def _processor_of(device: Device, question: LocalQuestion, paths: Sequence[Path]) -> Device | None:

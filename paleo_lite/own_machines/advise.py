@@ -15,6 +15,7 @@ from .contents import Contents
 from .memory import most_host_bytes, usable_bytes, whole_bytes
 from .predict import LocalPrediction, predict_local
 from .question import LocalQuestion
+from .split import names_of, room_bytes, split_layers
 
 BEST_NOTE = "the best format is the one with the most bits that is wholly on the device"
 LOSS_NOTE = (
@@ -23,8 +24,8 @@ LOSS_NOTE = (
 )
 
 OF_ONE_KIND = (
-    "each row is of {count} devices of one kind: different cards of one machine are not forecast together; ask for "
-    "each alone, with the layers that it holds as --gpu-layers"
+    "each row is of {count} devices of one kind: for different cards in one machine join their names by plus signs, "
+    "`--gpu {cards}`"
 )
 """Note on devices that are compared, as they might be taken for the cards of one machine."""
 
@@ -54,15 +55,15 @@ class LocalAdvice(TableOfAnswers, msgspec.Struct, frozen=True):
 
 def rank_formats(
     formats: Sequence[Contents],  # the network in each format
-    device: Device,
-    cpu: Device | None,  # processor for what is not on the device; None if it shares its memory
+    devices: Sequence[Device],  # of one machine, as of `predict_local`
+    cpu: Device | None,  # processor for what is not on them; None if they share its memory
     question: LocalQuestion,
 ) -> LocalAdvice:
-    """Rank formats of a network on a device: those that are wholly on it first, of them the one with the most bits.
+    """Rank formats of a network on a machine: those that its devices hold wholly first, of them the most bits.
 
     Raise BadValue if an option is not possible.
     """
-    rows, failures = _predict_those_that_fit([(in_format, device, cpu) for in_format in formats], question)
+    rows, failures = _predict_those_that_fit([(in_format, devices, cpu) for in_format in formats], question)
     rows.sort(key=_rank_of_format)
     best = rows[0].weights if rows[0].is_whole else None
     losses = (LOSS_NOTE,) if any(row.weights in DIFFERING_TOKENS for row in rows) else ()
@@ -72,33 +73,33 @@ def rank_formats(
 
 
 class NotFitting(NamedTuple):
-    """A network in a format that does not fit on a device."""
+    """A network in a format that does not fit on the devices of a machine."""
 
     contents: Contents
-    device: Device
+    devices: str  # their names
     needed_bytes: float  # for everything to be on the device
     there_bytes: float  # that it may take there
     error: DoesNotFit
 
     def describe(self) -> str:
-        """Return format and device, with what is needed and what there is."""
+        """Return format and devices, with what is needed and what there is."""
         sizes = f"{self.needed_bytes / 1e9:.1f} of {self.there_bytes / 1e9:.1f} GB"
-        return f"{self.contents.weights} on {self.device.name} ({sizes})"
+        return f"{self.contents.weights} on {self.devices} ({sizes})"
 
 
 def _predict_those_that_fit(
-    pairs: Sequence[tuple[Contents, Device, Device | None]], question: LocalQuestion
+    asked: Sequence[tuple[Contents, Sequence[Device], Device | None]], question: LocalQuestion
 ) -> tuple[list[LocalPrediction], list[NotFitting]]:
     """Return the predictions of what fits, and the rest; raise DoesNotFit if nothing fits, with what is nearest."""
     rows: list[LocalPrediction] = []
     failures: list[NotFitting] = []
-    for contents, device, cpu in pairs:
+    for contents, devices, cpu in asked:
         try:
-            rows.append(predict_local(contents, device, cpu, question))
+            rows.append(predict_local(contents, devices, cpu, question))
         except DoesNotFit as error:
+            kinds = split_layers(devices, question, contents.blocks)
             needed_bytes = whole_bytes(contents, question.context_of(contents))
-            there_bytes = usable_bytes(device, question.memory_bytes)
-            failures.append(NotFitting(contents, device, needed_bytes, there_bytes, error))
+            failures.append(NotFitting(contents, names_of(kinds), needed_bytes, room_bytes(kinds, question), error))
     if not rows:
         which = f"none of {len(failures)} fits, of which the nearest: " if len(failures) > 1 else ""
         raise DoesNotFit(f"{which}{_nearest(failures).error}")
@@ -143,17 +144,17 @@ def rank_devices(
     contents: Contents,  # the network in the format that is compared
     # The network in the formats of which the best that fits is named, from the most bits to the fewest.
     formats: Sequence[Contents],
-    # Each with the processor for what is not on it; None if it shares its memory.
-    devices: Sequence[tuple[Device, Device | None]],
+    # The devices of each machine, with the processor for what is not on them; None if they share its memory.
+    machines: Sequence[tuple[Sequence[Device], Device | None]],
     question: LocalQuestion,
 ) -> LocalAdvice:
-    """Rank devices for a network in one format: those that hold it wholly first, of them the fastest.
+    """Rank machines for a network in one format: those that hold it wholly first, of them the fastest.
 
-    Raise BadValue if there is no device, or an option is not possible.
+    Raise BadValue if there is none, or an option is not possible.
     """
-    if not devices:
+    if not machines:
         raise BadValue("`--advise` needs at least one device")
-    rows, failures = _predict_those_that_fit([(contents, device, cpu) for device, cpu in devices], question)
+    rows, failures = _predict_those_that_fit([(contents, devices, cpu) for devices, cpu in machines], question)
     rows.sort(key=lambda row: (not row.is_whole, row.token_s))
     best = []
     for row in rows:
@@ -161,11 +162,19 @@ def rank_devices(
         best.append(next(fits, None))
     notes = (
         "each device in the same format; the best format is the one with the most bits that is wholly on it",
-        *_describe_hosts(rows, [row.device for row in rows], [cpu for _, cpu in devices]),
+        *_describe_hosts(rows, [row.device for row in rows], [cpu for _, cpu in machines]),
         *_describe_left_out(failures, "devices"),
-        *([OF_ONE_KIND.format(count=question.gpus)] if question.gpus > 1 and len(devices) > 1 else []),
+        *_note_on_kinds([devices[0] for devices, _ in machines], question),
     )
     return LocalAdvice(contents.name, rows[0].context, "devices", tuple(rows), tuple(best), notes)
+
+
+def _note_on_kinds(devices: Sequence[Device], question: LocalQuestion) -> list[str]:
+    """Return the note on several devices of each kind, if different ones are compared."""
+    if question.gpus == 1 or len(devices) == 1:
+        return []
+    cards = "+".join(device.id for device in devices[:2])
+    return [OF_ONE_KIND.format(count=question.gpus, cards=cards)]
 
 
 def own_machine_devices(devices: Iterable[Device]) -> list[Device]:
@@ -202,7 +211,7 @@ def next_device(
     )
     for other in larger:
         try:
-            return predict_local(contents, other, None, question)
+            return predict_local(contents, [other], None, question)
         except DoesNotFit:
             continue
     return None

@@ -6,12 +6,15 @@ activity is that of `paleo_lite.timing.energy`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import power_of, speed_under_limit
 from ..timing.facility import JOULES_PER_KWH, Facility
+from .split import DevicesOfKind
 
 MILLION = 1e6
 
@@ -41,40 +44,45 @@ def token_under_limit(device: Device, activity: Activity, time_s: float) -> tupl
     return activity.times(1 / speed), time_s / speed
 
 
-def prompt_under_limit(device: Device, gpus: int, activity: Activity, time_s: float) -> tuple[Activity, float]:
-    """Return the activity and the seconds of all devices for a prompt under their limit, given those without one."""
-    speed = float(speed_under_limit(device, activity.times(1 / gpus).shares_of(time_s)))
+def prompt_under_limit(
+    kind: DevicesOfKind, activity: Activity, time_s: float, whole_s: float
+) -> tuple[Activity, float]:
+    """Return the activity and the seconds of all devices of a kind for a prompt under their limit, without which they
+    take `time_s` of the `whole_s` of all kinds."""
+    speed = float(speed_under_limit(kind.device, activity.times(1 / kind.number).shares_of(whole_s)))
     return activity.times(1 / speed), time_s / speed
 
 
 def energy_of(
-    device: Device,
-    gpus: int,
-    token: tuple[Activity, float],
-    prompt: tuple[Activity, float],
+    kinds: Sequence[DevicesOfKind],
+    token: tuple[Sequence[Activity], float],
+    prompt: tuple[Sequence[Activity], float],
     prompt_tokens: int,
     facility: Facility | None,
     *,
     has_experts: bool,
 ) -> LocalEnergy | None:
-    """Return the power and energy of a token and of a prompt, of each what all devices do and its seconds.
+    """Return the power and energy of a token and of a prompt, of each what the devices of each kind do and its seconds.
 
-    Devices take turns: while one computes, the others wait. None if nothing is known of the power of the device.
+    Devices take turns: while one computes, the others wait. None if nothing is known of the power of a device.
     """
-    power = power_of(device, has_experts=has_experts)
-    if power is None:
-        return None
     site = facility or Facility()
-    token_activity, token_s = token
-    prompt_activity, prompt_s = prompt
-    token_shares = token_activity.times(1 / gpus).overlapping_shares_of(token_s)
-    prompt_shares = prompt_activity.times(1 / gpus).shares_of(prompt_s)
-    token_w, prompt_w = float(power.watts(token_shares)) * gpus, float(power.watts(prompt_shares)) * gpus
-    low_w, high_w = power.interval_w(token_shares)
+    token_s, prompt_s, gpus = token[1], prompt[1], sum(kind.number for kind in kinds)
+    token_w = prompt_w = low_w = high_w = 0.0
+    for kind, of_token, of_prompt in zip(kinds, token[0], prompt[0], strict=True):
+        power = power_of(kind.device, has_experts=has_experts)
+        if power is None:
+            return None
+        token_shares = of_token.times(1 / kind.number).overlapping_shares_of(token_s)
+        prompt_shares = of_prompt.times(1 / kind.number).shares_of(prompt_s)
+        token_w += float(power.watts(token_shares)) * kind.number
+        prompt_w += float(power.watts(prompt_shares)) * kind.number
+        ends_w = power.interval_w(token_shares)
+        low_w, high_w = low_w + float(ends_w[0]) * kind.number, high_w + float(ends_w[1]) * kind.number
     of_tokens = site.site_energy(token_w * token_s * MILLION, gpus * token_s * MILLION)
     seconds = prompt_s / prompt_tokens * MILLION
     of_prompts = site.site_energy(prompt_w * seconds, gpus * seconds)
     return LocalEnergy(
-        token_w, prompt_w, (float(low_w) * gpus, float(high_w) * gpus), of_tokens.energy_j / JOULES_PER_KWH,
+        token_w, prompt_w, (low_w, high_w), of_tokens.energy_j / JOULES_PER_KWH,
         of_prompts.energy_j / JOULES_PER_KWH, of_tokens.usd, of_prompts.usd, of_tokens.co2_g,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -29,11 +30,11 @@ from .memory import (
     most_host_bytes,
     shared_bytes,
     shares_memory,
-    usable_bytes,
     whole_bytes,
 )
 from .placement import BlockPlacement, candidates, needed_bytes, place
 from .question import LocalQuestion
+from .split import DevicesOfKind, names_of, room_bytes, split_layers
 from .step import (
     UBATCH,
     BackendConstants,
@@ -41,6 +42,7 @@ from .step import (
     constants_of,
     interval_of,
     local_constants,
+    overlapped_share,
     piece_s,
     prompt_activity,
     prompt_s,
@@ -62,13 +64,14 @@ class LocalPrediction(Answer, msgspec.Struct, frozen=True):
 
     # Question: network, device, program and its backend, and formats of weights and cache.
     network: str
-    gpu: str  # ID of the device
-    device: str  # its name
+    gpu: str  # ID of the device; of devices of several kinds all IDs, joined by plus signs
+    device: str  # its name, or their names
     execution: str
     backend: str
     weights: str
     kv_cache: str
     gpus: int  # devices that the layers are split over
+    split: dict[str, float]  # share of the blocks on the devices of each kind, by ID
     # Tokens in the cache, and of the prompt.
     context: int
     prompt_tokens: int
@@ -159,35 +162,42 @@ class LocalPrediction(Answer, msgspec.Struct, frozen=True):
 
 def predict_local(
     contents: Contents,  # a language model in a format, of `paleo_lite.own_machines.contents.read_contents`
-    device: Device,
-    # Processor for what is not on the device; None if there is no memory but the device's, as of a Mac.
+    devices: Sequence[Device],  # one, which stands for all of its kind that the question asks for, or each of several
+    # Processor for what is not on the devices; None if there is no memory but theirs, as of a Mac.
     cpu: Device | None,
     question: LocalQuestion,
 ) -> LocalPrediction:
-    """Predict a network on a device.
+    """Predict a network on the devices of a machine, which take turns.
 
-    Raise BadValue if an option is not possible for the network or the device, and DoesNotFit if the requested layers do
+    Raise BadValue if an option is not possible for the network or a device, and DoesNotFit if the requested layers do
     not fit.
     """
     question.check(contents)
     if question.power_limit is not None:
-        device = with_power_limit(device, question.power_limit)
-    context, prompt_tokens, gpus = question.context_of(contents), question.prompt_tokens, question.gpus
-    engine = question.engine
-    backend = engine.backend_of(device, question.backend)
-    largest_share = question.largest_share(contents.blocks)
-    budget = usable_bytes(device, question.memory_bytes) / largest_share
+        devices = [with_power_limit(device, question.power_limit) for device in devices]
+    context, prompt_tokens = question.context_of(contents), question.prompt_tokens
+    engine, device = question.engine, devices[0]
+    backend = _backend_of(devices, question)
+    kinds = split_layers(devices, question, contents.blocks)
+    budget = room_bytes(kinds, question)
     buffer_bytes = buffer_bytes_of(contents)
-    possible = _possible_placements(contents, device, question, budget, buffer_bytes, has_cpu=cpu is not None)
+    possible = _possible_placements(contents, kinds, question, buffer_bytes, has_cpu=cpu is not None)
     host_constants = local_constants().backends["cpu"]
-    device_constants, notes = _constants_of(contents, device, backend, question, context)
+    constants, notes = _constants_of(contents, kinds, backend, question, context)
 
-    def token_parts(placement: BlockPlacement) -> tuple[Activity, float, float]:
-        """Return the activity of the device for a token, its seconds, and those of the host."""
-        activity = token_activity(contents, placement.device, device, device_constants, context, placement.cache_share)
-        device_s = device_token_s(contents, placement, device, device_constants, context)
+    def token_parts(placement: BlockPlacement) -> tuple[list[Activity], float, float]:
+        """Return the activity of the devices of each kind for a token, the seconds of all, and those of the host."""
+        activities, devices_s = [], 0.0
+        for kind, of_kind in zip(kinds, constants, strict=True):
+            activity = token_activity(
+                contents, placement.device, kind.device, of_kind, context, placement.cache_share
+            ).times(kind.share)
+            seconds = device_token_s(contents, placement, kind.device, of_kind, context) * kind.share
+            activity, seconds = token_under_limit(kind.device, activity, seconds)
+            activities.append(activity)
+            devices_s += seconds
         host_s = 0.0 if cpu is None else host_token_s(contents, placement, cpu, host_constants, context)
-        return *token_under_limit(device, activity, device_s), host_s
+        return activities, devices_s, host_s
 
     placed = min(possible, key=lambda placement: sum(token_parts(placement)[1:]))
     cache_bytes = contents.cache_bytes(context)
@@ -195,30 +205,25 @@ def predict_local(
     device_bytes = placed.weight_bytes + cache_bytes * placed.cache_share + buffer_bytes
     if host_bytes and shares_memory(device):
         _check_shared_memory(contents, device, device_bytes + host_bytes, question)
-    activity, device_s, host_s = token_parts(placed)
-    seconds = device_s + host_s
-    of_prompt, first_s = _prompt_parts(contents, device, device_constants, question, placed)
-    deviation, prompt_deviation = _deviations(device_constants, host_constants if host_s else None)
+    activities, devices_s, host_s = token_parts(placed)
+    seconds = devices_s + host_s
+    of_prompt, first_s = _prompt_parts(contents, kinds, constants, question, placed)
+    deviation, prompt_deviation = _deviations(constants, host_constants if host_s else None)
     token_low_s, token_high_s = interval_of(seconds, deviation)
-    token_low_s = float(not_below(token_low_s, _token_traffic_s(contents, placed, device, cpu, context), seconds))
-    notes += _notes_of_run(contents, engine, backend, activity, cpu if host_s else None)
-    notes += _notes_on_memory(device, cpu, question.memory_bytes, device_bytes, host_bytes)
+    token_low_s = float(not_below(token_low_s, _token_traffic_s(contents, placed, kinds, cpu, context), seconds))
+    notes += _notes_of_run(contents, engine, backend, activities, cpu if host_s else None)
+    notes += _notes_on_memory(kinds, cpu, question.memory_bytes, device_bytes, host_bytes)
     if question.context is not None and prompt_tokens > max(context, UBATCH):
         notes.append(
             f"the prompt of {prompt_tokens:,} tokens is timed by itself: a context of {context:,} does not hold it"
         )
-    if question.tensor_split is not None and largest_share > 1 / gpus:
-        notes.append(
-            f"{largest_share:.0%} of the blocks are on one device, and with them as much of the cache: "
-            f"{gpus} devices hold as much as {1 / largest_share:.3g} would that share evenly"
-        )
+    notes += _notes_on_split(kinds, question)
     learned = learned_device(device, contents.name, question.calibration)
     if question.calibration is not None:
         notes += notes_on_calibration(question.calibration, "local", learned, contents.name, {KIND}, learns_links=False)
     energy = energy_of(
-        learned,
-        gpus,
-        (activity, seconds),
+        [kind._replace(device=learned) if kind.device.id == device.id else kind for kind in kinds],
+        (activities, seconds),
         (of_prompt, first_s),
         prompt_tokens,
         question.facility,
@@ -228,13 +233,14 @@ def predict_local(
         notes.append("the watts are those of the devices: the processor's are not included")
     return LocalPrediction(
         network=contents.name,
-        gpu=device.id,
-        device=device.name,
+        gpu="+".join(kind.device.id for kind in kinds for _ in range(kind.number)) if len(kinds) > 1 else device.id,
+        device=names_of(kinds),
         execution=question.execution,
         backend=backend,
         weights=contents.weights,
         kv_cache=contents.cache,
-        gpus=gpus,
+        gpus=sum(kind.number for kind in kinds),
+        split={kind.device.id: kind.share for kind in kinds},
         context=context,
         prompt_tokens=prompt_tokens,
         blocks=contents.blocks,
@@ -267,40 +273,77 @@ def _check_shared_memory(contents: Contents, device: Device, needed_bytes: float
         )
 
 
-def _deviations(device: BackendConstants, host: BackendConstants | None) -> tuple[float, float]:
-    """Return the deviations of the time of a token and of a prompt; `host` is None if the device computes all of it."""
+def _deviations(devices: Sequence[BackendConstants], host: BackendConstants | None) -> tuple[float, float]:
+    """Return the deviations of the time of a token and of a prompt; `host` is None if devices compute all of it."""
+    deviation = max(constants.deviation for constants in devices)
+    prompt_deviation = max(constants.prompt_deviation for constants in devices)
     if host is None:
-        return device.deviation, device.prompt_deviation
-    return max(device.deviation, host.deviation, OFFLOAD_DEVIATION), max(device.prompt_deviation, OFFLOAD_DEVIATION)
+        return deviation, prompt_deviation
+    return max(deviation, host.deviation, OFFLOAD_DEVIATION), max(prompt_deviation, OFFLOAD_DEVIATION)
 
 
 def _prompt_parts(
-    contents: Contents, device: Device, constants: BackendConstants, question: LocalQuestion, placement: BlockPlacement
-) -> tuple[Activity, float]:
-    """Return the activity of all devices in a prompt, and its seconds with the copies of weights from the host."""
-    merged, tokens, gpus = contents.merged(), question.prompt_tokens, question.gpus
-    computing_s = prompt_s(
-        merged,
-        device,
-        constants,
-        tokens,
-        largest_share=question.largest_share(contents.blocks),
-        pipeline=local_constants().pipeline,
-    )
-    activity = prompt_activity(merged, device, constants, tokens)
-    activity, computing_s = prompt_under_limit(device, gpus, activity, computing_s)
+    contents: Contents,
+    kinds: Sequence[DevicesOfKind],
+    constants: Sequence[BackendConstants],  # of each kind
+    question: LocalQuestion,
+    placement: BlockPlacement,
+) -> tuple[list[Activity], float]:
+    """Return the activity of the devices of each kind in a prompt, and its seconds with the weights that are copied."""
+    merged, tokens = contents.merged(), question.prompt_tokens
+    of_all_s = [prompt_s(merged, kind.device, each, tokens) for kind, each in zip(kinds, constants, strict=True)]
+    in_turn_s = sum(kind.share * whole_s for kind, whole_s in zip(kinds, of_all_s))
+    slowest = max(kind.largest_share * whole_s for kind, whole_s in zip(kinds, of_all_s)) / in_turn_s
+    overlapping = overlapped_share(tokens, slowest, local_constants().pipeline)
+    activities, computing_s = [], 0.0
+    for kind, of_kind, whole_s in zip(kinds, constants, of_all_s):
+        activity = prompt_activity(merged, kind.device, of_kind, tokens).times(kind.share)
+        seconds = kind.share * whole_s * overlapping
+        activity, seconds = prompt_under_limit(kind, activity, seconds, in_turn_s * overlapping)
+        activities.append(activity)
+        computing_s += seconds
     copied_bytes = sum(piece.stored_bytes for piece in placement.computed_on_host)
-    return activity, computing_s + -(-tokens // UBATCH) * copied_bytes / LINK_BYTES_PER_S
+    return activities, computing_s + -(-tokens // UBATCH) * copied_bytes / LINK_BYTES_PER_S
+
+
+def _backend_of(devices: Sequence[Device], question: LocalQuestion) -> str:
+    """Return the backend of all devices; raise BadValue if they have none in common, or the program takes one kind."""
+    engine = question.engine
+    processor = next((device for device in devices if device.scope == "cpu"), None)
+    if processor is not None and len(devices) > 1:
+        raise BadValue(f"{processor.name} is the processor of the machine: name it with `--cpu`")
+    backends = {device.id: engine.backend_of(device, question.backend) for device in devices}
+    if len(backends) > 1 and not engine.places:
+        raise BadValue(f"devices of several kinds are for `--engine llama.cpp` (got {question.execution})")
+    if len(set(backends.values())) > 1:
+        usual = ", ".join(f"{backend} of {name}" for name, backend in backends.items())
+        raise BadValue(f"one backend runs all devices, and the usual ones differ ({usual}): give `--backend vulkan`")
+    return next(iter(backends.values()))
+
+
+def _notes_on_split(kinds: Sequence[DevicesOfKind], question: LocalQuestion) -> list[str]:
+    """Return how unevenly the blocks are split, and how several kinds of devices share them."""
+    largest_share, count = max(kind.largest_share for kind in kinds), sum(kind.number for kind in kinds)
+    if len(kinds) > 1:
+        shares = ", ".join(f"{kind.share:.0%} on {kind.device.id}" for kind in kinds)
+        how = "by memory, as llama.cpp does" if question.tensor_split is None else "as `--tensor-split` says"
+        return [f"the blocks are split {how}, and the devices take turns: {shares}"]
+    if question.tensor_split is None or largest_share <= 1 / count:
+        return []
+    return [
+        f"{largest_share:.0%} of the blocks are on one device, and with them as much of the cache: "
+        f"{count} devices hold as much as {1 / largest_share:.3g} would that share evenly"
+    ]
 
 
 def _notes_of_run(
-    contents: Contents, engine: LocalEngine, backend: str, activity: Activity, cpu: Device | None
+    contents: Contents, engine: LocalEngine, backend: str, activities: Sequence[Activity], cpu: Device | None
 ) -> list[str]:
-    """Return the notes of a run, given the activity for a token, and the processor that computes a part if any does."""
+    """Return the notes of a run, given the activities for a token, and the processor that computes a part if any."""
     notes = [f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"]
     if engine.caution:
         notes.append(engine.caution)
-    if activity.arithmetic_s > activity.memory_s:
+    if sum(each.arithmetic_s for each in activities) > sum(each.memory_s for each in activities):
         notes.append(
             f"the device unpacks the numbers of {contents.weights} for longer than it reads them: a wider format that "
             "is simpler to unpack may be faster"
@@ -311,10 +354,14 @@ def _notes_of_run(
 
 
 def _notes_on_memory(
-    device: Device, cpu: Device | None, stated_bytes: float | None, device_bytes: float, host_bytes: float
+    kinds: Sequence[DevicesOfKind],
+    cpu: Device | None,
+    stated_bytes: float | None,
+    device_bytes: float,
+    host_bytes: float,
 ) -> list[str]:
     """Return where a question takes more memory than is on record of a device or its host, or is usual."""
-    notes = []
+    notes, device = [], kinds[0].device
     if (
         maps_host_memory(device)
         and device_bytes > binary_bytes(stated_bytes or device.memory_bytes) * USUAL_GRAPHICS_SHARE
@@ -336,15 +383,15 @@ def _notes_on_memory(
 
 def _possible_placements(
     contents: Contents,
-    device: Device,
+    kinds: Sequence[DevicesOfKind],
     question: LocalQuestion,
-    budget_bytes: float,  # memory of all devices
-    buffer_bytes: float,  # part of it that buffers take
+    buffer_bytes: float,  # part of the memory that buffers take
     *,
     has_cpu: bool,  # whether a processor computes what is not on the device
 ) -> list[BlockPlacement]:
     """Return the placements that fit into the memory; raise DoesNotFit if there is none."""
-    context = question.context_of(contents)
+    context, budget_bytes = question.context_of(contents), room_bytes(kinds, question)
+    device, name = kinds[0].device, names_of(kinds)
     # As under llama.cpp, a number above that of the blocks and the head, such as 99, is all of them.
     gpu_layers = None if question.gpu_layers is None else min(question.gpu_layers, contents.blocks + 1)
     expert_blocks = question.expert_blocks_of(contents)
@@ -372,7 +419,7 @@ def _possible_placements(
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} with {format_plural(requested.layers, 'layer')} on the device and "
             f"a context of {context} needs "
-            f"{(needed_bytes(contents, requested, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
+            f"{(needed_bytes(contents, requested, context) + buffer_bytes) / 1e9:.1f} GB, and {name} has "
             f"{budget_bytes / 1e9:.1f} GB: {fewer} narrower weights or a shorter context"
         )
     if has_cpu:
@@ -394,31 +441,35 @@ def _possible_placements(
             or_else = ", or name a `--cpu`, which may use the rest" if is_enough else ""
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "
-            f"{device.name}{why} may use {budget_bytes / 1e9:.1f} GB: use narrower weights or a shorter context"
+            f"{name}{why} may use {budget_bytes / 1e9:.1f} GB: use narrower weights or a shorter context"
             f"{or_else}"
         )
     return on_device
 
 
 def _constants_of(
-    contents: Contents, device: Device, backend: str, question: LocalQuestion, context: int
-) -> tuple[BackendConstants, list[str]]:
-    """Return the constants of a backend, calibrated if that is asked for, and the first notes."""
-    constants, notes = constants_of(backend, device), [*contents.notes]
-    if constants.makers and device.vendor not in constants.makers:
-        notes.append(
-            f"no device of {device.vendor} was measured under {backend}, only those of "
-            f"{' and '.join(constants.makers)}: the time of a prompt is less certain"
-        )
-    if question.calibration is None:
-        return constants, notes
-    notes.append(question.calibration.describe_distance(KIND, local_traits(contents, device, backend)))
-    tokens = question.prompt_tokens
-    return calibrated_constants(question.calibration, contents, device, backend, constants, context, tokens), notes
+    contents: Contents, kinds: Sequence[DevicesOfKind], backend: str, question: LocalQuestion, context: int
+) -> tuple[list[BackendConstants], list[str]]:
+    """Return the constants of a backend for each kind, calibrated if that is asked for, and the first notes."""
+    of_kinds, notes, calibration = [], [*contents.notes], question.calibration
+    for device in (kind.device for kind in kinds):
+        constants = constants_of(backend, device)
+        if constants.makers and device.vendor not in constants.makers:
+            notes.append(
+                f"no device of {device.vendor} was measured under {backend}, only those of "
+                f"{' and '.join(constants.makers)}: the time of a prompt is less certain"
+            )
+        if calibration is not None:
+            notes.append(calibration.describe_distance(KIND, local_traits(contents, device, backend)))
+            constants = calibrated_constants(
+                calibration, contents, device, backend, constants, context, question.prompt_tokens
+            )
+        of_kinds.append(constants)
+    return of_kinds, list(dict.fromkeys(notes))
 
 
 def _token_traffic_s(
-    contents: Contents, placed: BlockPlacement, device: Device, cpu: Device | None, context: float
+    contents: Contents, placed: BlockPlacement, kinds: Sequence[DevicesOfKind], cpu: Device | None, context: float
 ) -> float:
     """Return the seconds in which a token reads its weights and cache at the bandwidths of the data sheets.
 
@@ -426,7 +477,7 @@ def _token_traffic_s(
     """
     cache_bytes = contents.cache_bytes(context)
     read_bytes = sum(piece.read_bytes for piece in placed.device) + placed.cache_share * cache_bytes
-    seconds = read_bytes / device.bandwidth_bytes_per_s
+    seconds = sum(kind.share * read_bytes / kind.device.bandwidth_bytes_per_s for kind in kinds)
     if cpu is not None:
         host_bytes = sum(piece.read_bytes for piece in placed.computed_on_host) + (1 - placed.cache_share) * cache_bytes
         seconds += host_bytes / cpu.bandwidth_bytes_per_s

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import accumulate
-
 import msgspec
 
 from ..calibration.evidence_file import EvidenceCalibration
@@ -12,7 +9,6 @@ from ..engines.records import LOCAL_ENGINES
 from ..engines.records.record import LocalEngine
 from ..errors import BadValue
 from ..machines import Device
-from ..text import format_plural
 from ..timing.facility import Facility
 from ..units import check_integer, format_si, parse_quantity
 from .contents import Contents
@@ -38,7 +34,8 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache: str | None = None  # type of keys and values; None for 16 bits
     context: int | None = None  # tokens in the cache; None for 4,096, or as many as the network knows
     prompt_tokens: int = UBATCH
-    gpus: int = 1  # devices that the layers are split over: they take turns, so that a token is no faster
+    # Devices of one kind that the layers are split over: they take turns, so that a token is no faster.
+    gpus: int = 1
     tensor_split: tuple[float, ...] | None = None  # proportions of the blocks on each of them, ``--tensor-split``
     # Memory of a device in bytes, or as text such as ``"16GB"``, if it is not the one on record: Macs come with
     # several.
@@ -63,7 +60,8 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         for name, number in numbers.items():
             if number is not None:
                 check_integer(f"`{name}`", number, 1)
-        self._check_split()
+        if self.tensor_split is not None and not self.engine.places:
+            raise BadValue(f"`--tensor-split` is for `--engine llama.cpp` (got {self.execution})")
         if self.gpu_layers is not None:
             check_integer("`--gpu-layers`", self.gpu_layers, 0)
         if self.cpu_experts and self.cpu_expert_blocks is not None:
@@ -86,30 +84,6 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
             raise BadValue(
                 f"{self.execution} keeps keys and values in {', '.join(self.engine.caches)} (got {self.kv_cache!r})"
             )
-
-    def _check_split(self) -> None:
-        """Raise BadValue for proportions of another number of devices, or of a program that has none."""
-        if self.tensor_split is None:
-            return
-        if not self.engine.places:
-            raise BadValue(f"`--tensor-split` is for `--engine llama.cpp` (got {self.execution})")
-        if len(self.tensor_split) != self.gpus:
-            raise BadValue(
-                f"`--tensor-split` gives {len(self.tensor_split)} proportions for "
-                f"{format_plural(self.gpus, 'device')}: give as many as `--workers`"
-            )
-
-    def largest_share(self, blocks: int) -> float:
-        """Return the share of the blocks of a network on the device that has most, with the head as one more.
-
-        As llama.cpp places them: a block is on the first device at which the sum of the proportions is above its
-        number, over all (``load_tensors`` in src/llama-model.cpp). Even parts are taken to be exactly even.
-        """
-        if self.tensor_split is None or len(set(self.tensor_split)) == 1:
-            return 1 / self.gpus
-        ends = list(accumulate(self.tensor_split))
-        places = [bisect_right(ends, ends[-1] * number / (blocks + 1)) for number in range(blocks + 1)]
-        return max(map(places.count, places)) / (blocks + 1)
 
     @property
     def engine(self) -> LocalEngine:

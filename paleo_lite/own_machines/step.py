@@ -215,8 +215,7 @@ def prompt_s(
 ) -> float:
     """Return the seconds of a prompt behind a cached context, in batches that several devices may overlap.
 
-    The largest share is that of the blocks on the device that has most: 1 of one device. A batch passes all devices in
-    turn, and the next ones follow at the pace of that device.
+    The largest share is that of the blocks on the device that has most: 1 of one device.
     """
     batches = -(-tokens // UBATCH)
     total_s = 0.0
@@ -231,8 +230,18 @@ def prompt_s(
         total_s += batches * read_bytes / (device.bandwidth_bytes_per_s * constants.share)
     total_s += attention_s(contents, device, constants, tokens, cached)
     total_s += batches * contents.launches * constants.wait_s(device)
+    return total_s * overlapped_share(tokens, largest_share, pipeline)
+
+
+def overlapped_share(tokens: int, largest_share: float, pipeline: float) -> float:
+    """Return the time of a prompt whose batches follow one another over several devices, over that of taking turns.
+
+    The largest share is that of the time on the device which takes longest. A batch passes all devices in turn, and the
+    next ones follow at the pace of that device.
+    """
+    batches = -(-tokens // UBATCH)
     gain = 1 - (1 + (batches - 1) * largest_share) / batches
-    return total_s * (1 - pipeline * gain)
+    return 1 - pipeline * gain
 
 
 def attention_s(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadValue, UnknownName
+from ..errors import AmbiguousName, BadValue, UnknownName
 from .compare import check_no_pipeline, compare, find_asked_device
 from .completion import DEVICE
 from .kind import QuestionKind, make_function
@@ -67,12 +67,13 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
         help="Type of keys and values, such as q8_0. [default: f16]",
     )  # fmt: skip
     workers: int = option(
-        1, group=DEVICE_GROUP, is_common=True, type=INTEGER, metavar="N", help="Devices that the layers are split over."
-    )
+        1, group=DEVICE_GROUP, is_common=True, type=INTEGER, metavar="N",
+        help="Devices of one kind that the layers are split over; different ones are --gpu rtx3090+rtx3060.",
+    )  # fmt: skip
     tensor_split: str | Sequence[float] | None = option(
         group=DEVICE_GROUP, type=SplitProportions(), is_single=True, metavar="N0,N1,...",
         spellings=("--tensor-split", "-ts"),
-        help="Proportions of the blocks on each device, such as 3,1. [default: as many on each]",
+        help="Proportions of the blocks on each device, such as 3,1. [default: as much as each has memory]",
     )  # fmt: skip
     gpu_layers: int | str | None = option(
         group=ENGINE_GROUP, is_common=True, metavar="N|auto",
@@ -112,9 +113,6 @@ def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
 
     Devices or formats are ranked where nothing else has several values.
     """
-    for gpu in to_list(question.gpu):
-        if isinstance(gpu, str) and "+" in gpu:  # which names of devices may have, too
-            _check_one_kind(replace(question, gpu=gpu))
     several = question.several()
     ranked = [name for name in ("gpu", "weights") if name in several]
     if question.advise and len(several) > len(ranked):
@@ -129,16 +127,33 @@ def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
     return compare(question, _answer, together=ranked if is_ranking else ())
 
 
-def _check_one_kind(question: Local) -> None:
-    """Raise BadValue for several devices joined by plus signs."""
+def _devices_named(question: Local, gpu: Any) -> Any:
+    """Return a device as it was given, or the names of those of one machine, which plus signs join."""
+    if not isinstance(gpu, str) or "+" not in gpu:
+        return gpu
+    names = []
+    parts = gpu.split("+")
+    while parts:
+        end = len(parts)
+        while end > 1 and not _has_plus_sign(replace(question, gpu="+".join(parts[:end]))):
+            end -= 1
+        names.append("+".join(parts[:end]).strip())
+        parts = parts[end:]
+    if len(names) == 1:
+        return names[0]
+    if not all(names):
+        raise BadValue(f"`--gpu {gpu}` lacks a name beside a plus sign")
+    if question.workers != 1:
+        raise BadValue(f"`--gpu {gpu}` names every device of the machine: leave `--workers` out")
+    return names
+
+
+def _has_plus_sign(question: Local) -> bool:
+    """Return whether a question names one device, in whose own name a plus sign is, as in Ryzen AI Max+ 395."""
     try:
-        find_asked_device(question)
-    except UnknownName:
-        names = [name.strip() for name in str(question.gpu).split("+")]
-        raise BadValue(
-            f"`--gpu {question.gpu}`: layers are split over devices of one kind; ask for as many of each with `--gpu "
-            f"{','.join(names)} --workers {len(names)}`: where either kind holds all, the mixture lies between"
-        ) from None
+        return "+" in find_asked_device(question).name
+    except (AmbiguousName, BadValue, UnknownName):
+        return False
 
 
 def _answer(question: Local) -> LocalPrediction | LocalAdvice:
@@ -156,8 +171,7 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
             raise BadValue(
                 f"`--{name}` is for `predict`: programs on one's own machine were measured at default clocks"
             )
-    gpu: Any = question.gpu
-    several_gpus, several_weights = isinstance(gpu, list), isinstance(question.weights, list)
+    several_gpus, several_weights = isinstance(question.gpu, list), isinstance(question.weights, list)
     if several_gpus and several_weights:
         raise BadValue("several devices are ranked in one format: give one of `--weights`, or one `--gpu`")
     is_ranking = question.advise or several_gpus or several_weights
@@ -171,7 +185,7 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
         "kv_cache": question.kv_cache,
         "context": question.context,
         "prompt_tokens": question.prompt,
-        "gpus": question.workers if question.workers != 1 else None,
+        "gpus": question.workers,
         "tensor_split": question.tensor_split,
         "device_memory": question.device_memory,
         "gpu_layers": gpu_layers,
@@ -186,12 +200,12 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
     local_question = LocalQuestion(**{name: value for name, value in fields.items() if value is not None})
     files = question.hardware_files
     if is_ranking:
-        gpus = None if gpu is None else to_list(gpu)
+        gpus = None if question.gpu is None else [_devices_named(question, gpu) for gpu in to_list(question.gpu)]
         formats = question.weights if isinstance(question.weights, list) else None
         return advise_local(network, gpus, local_question, weights=formats, hardware_files=files)
-    if gpu is None:
+    if question.gpu is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu rtx3060`; with `--advise` it may be left out")
-    return predict_local(network, gpu, local_question, hardware_files=files)
+    return predict_local(network, _devices_named(question, question.gpu), local_question, hardware_files=files)
 
 
 def _parse_gpu_layers(gpu_layers: int | str | None) -> int | None:
@@ -221,6 +235,7 @@ LOCAL = QuestionKind(
         "llama-3.1-8b --gpu rtx3060 --weights q4_k_m --context 8192",
         "qwen3-30b-a3b --gpu rtx4070 --weights q4_k_m --cpu-experts",
         "llama-3.1-8b --gpu rtx3060,rtx4090,apple-m4-max",
+        "llama-3.3-70b --gpu rtx3090+rtx4060ti-16gb --advise",
         "qwen3-14b --gpu rtx3060 --advise",
         "llama-3.1-8b --gpu apple-m4-max --engine mlx",
     ),

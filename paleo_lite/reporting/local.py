@@ -135,7 +135,9 @@ def _headline(advice: LocalAdvice) -> str:
 
 
 def devices_of(prediction: LocalPrediction) -> str:
-    """Return the devices of a prediction as text: ``2 x rtx3090``."""
+    """Return the devices of a prediction as text: ``2 x rtx3090``; several kinds have their numbers in the name."""
+    if len(prediction.split) > 1:
+        return prediction.device
     return f"{prediction.gpus} x {prediction.device}" if prediction.gpus > 1 else prediction.device
 
 

@@ -19,6 +19,7 @@ from paleo_lite.own_machines.contents import group_of, read_contents
 from paleo_lite.own_machines.memory import usable_bytes
 from paleo_lite.own_machines.predict import OFFLOAD_DEVIATION
 from paleo_lite.own_machines.question import LocalQuestion
+from paleo_lite.own_machines.split import split_layers
 
 
 def test_contents_of_a_file() -> None:
@@ -243,7 +244,8 @@ def test_a_part_on_the_host_is_at_least_as_uncertain_as_the_worst_of_both() -> N
 def test_blocks_are_split_as_llama_cpp_splits_them(proportions: tuple[float, ...] | None, most: float) -> None:
     """By hand of 80 blocks and the head: number / 81 is below 3/4 up to number 60, and below 1/4 up to number 20."""
     question = LocalQuestion(gpus=len(proportions or (1, 1)), tensor_split=proportions)
-    assert question.largest_share(80) == pytest.approx(most / 81)
+    (kind,) = split_layers([find_device("rtx3090")], question, 80)
+    assert kind.largest_share == pytest.approx(most / 81)
 
 
 def test_an_uneven_split_holds_less_and_overlaps_less() -> None:
@@ -260,13 +262,13 @@ def test_an_uneven_split_holds_less_and_overlaps_less() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"tensor_split": (3, 1)}, "gives 2 proportions for 1 device: give as many as `--workers`"),
+        ({"tensor_split": (3, 1)}, "gives 2 proportions for 1 device: give one for each"),
         ({"tensor_split": (3, 1), "gpus": 2, "execution": "mlx"}, r"is for `--engine llama\.cpp` \(got mlx\)"),
     ],
 )
 def test_a_split_that_is_not_possible(asked: dict[str, object], said: str) -> None:
     with pytest.raises(BadValue, match=rf"^`--tensor-split` {said}"):
-        LocalQuestion(**asked)  # type: ignore[arg-type]
+        predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(**asked))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

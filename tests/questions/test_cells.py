@@ -329,7 +329,7 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
         ("diffusion resnet50 --gpu t4", "needs a pipeline such as flux.1-dev"),
         ("diffusion wan2.3-t2v-14b --gpu t4", "did you mean wan-2.2-14b, wan-2.1-14b"),
         ("local llama-3.1-8b", "give the device with `--gpu`"),
-        ("local llama-3.1-8b --gpu rtx3090+rtx4060ti-16gb", "ask for as many of each with `--gpu rtx3090,rtx4060ti"),
+        ("local llama-3.1-8b --gpu rtx3090+rtx4060ti-16gb --workers 2", "leave `--workers` out"),
     ],
 )
 def test_bad_questions_get_one_sentence(words: str, message: str) -> None:

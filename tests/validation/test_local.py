@@ -9,7 +9,7 @@ import pytest
 
 from measured import DATA
 from paleo_lite.engines.records import BACKENDS
-from validation.local import offloaded
+from validation.local import cards, offloaded
 from validation.local.fit import NOISE, SHARED_NOISE, TYPICAL, make_constants, predict_s, whitening_of
 from validation.local.published import PUBLISHED, LocalMeasurement, read_rows
 
@@ -44,6 +44,14 @@ def test_what_is_on_the_host() -> None:
     assert len(named) == 4
     for line in named:
         assert offloaded.predict_rate(line) == pytest.approx(float(line["tokens_per_s"]), rel=0.25)
+
+
+def test_different_cards_in_one_machine() -> None:
+    """Nothing was fitted to these speeds; Qwen3-Next was slow in llama.cpp until its recurrent layers had kernels."""
+    speeds = [cards.predict_speed(line) for line in csv.DictReader(cards.PUBLISHED.open(encoding="utf-8"))]
+    usual = [speed for speed in speeds if speed.network != "qwen3-next-80b-a3b"]
+    assert len(usual) == 6 and all(speed.is_inside and abs(speed.error) < 0.12 for speed in usual)
+    assert all(speed.rate_per_s > 3 * speed.measured_per_s for speed in speeds if speed not in usual)
 
 
 @pytest.mark.needs_data
