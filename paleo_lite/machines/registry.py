@@ -203,11 +203,13 @@ def _family_of(prefix: str, devices: Iterable[Device]) -> tuple[list[Device], li
 def _with_all_words(name: str, devices: Iterable[Device]) -> list[Device]:
     """Return the devices in whose id or name all words of a name occur: ``a100 80gb``, ``v5e``.
 
-    A variant is a device of its own: a GTX 1660 is no GTX 1660 Ti.
+    A variant is a device of its own: a GTX 1660 is no GTX 1660 Ti. A plus sign joins devices unless it is in the name.
     """
     name_words = set(_words_of(name))
     matching = []
     for device in devices:
+        if "+" in name and "+" not in device.name:
+            continue
         words = {*_words_of(device.id), *_words_of(device.name)}
         if name_words and name_words <= words and not _VARIANTS & (words - name_words):
             matching.append(device)
@@ -240,9 +242,9 @@ def _refuse_other_memory(name: str, devices: Iterable[Device]) -> None:
 
 
 def _refuse_several(name: str, devices: Iterable[Device]) -> None:
-    """Raise BadValue for the name of several devices: a platform (``DGX H100``), or a number of them (``8xH100``).
+    """Raise BadValue for the name of several devices: a platform (``DGX H100``), a number (``8xH100``), a list of them.
 
-    The message names the options that take a platform or a number.
+    The message names what takes a platform, a number or several devices.
     """
     normalized = normalize_name(name)
     for path in sorted((shipped_folder("hardware") / "platforms").glob("*.toml")):
@@ -250,6 +252,13 @@ def _refuse_several(name: str, devices: Iterable[Device]) -> None:
             device = read_typed(path, dict[str, Any], "platform", _MAX_FILE_BYTES).get("device")
             of_one = "" if device is None else f", or one of its GPUs: `--gpu {device}`"
             raise BadValue(f"{name} is a platform of several GPUs: use `--platform {path.stem}`{of_one}")
+    cards = name.split("+")
+    if len(cards) > 1 and all(_family_of(normalize_name(card), devices)[0] for card in cards):
+        compared = ",".join(card.strip() for card in cards)
+        raise BadValue(
+            f"{name} names several GPUs: `local` splits a language model over different ones, and `--gpu {compared}` "
+            "compares them"
+        )
     several = _SEVERAL.fullmatch(name.strip())
     boards = [] if several is None else _family_of(normalize_name(several["after"] or several["before"]), devices)[0]
     if boards:

@@ -131,7 +131,8 @@ def _headline(table: ScaleTable) -> str:
     assumed = f"; assumed: {', '.join(table.assumptions)}" if table.assumptions else ""
     if table.why:
         bound = "" if table.is_forecast else " (bounds from the data sheets)"
-        return f"{head}, {format_plural(table.rows[0].workers, 'worker')}{bound}: {table.why}{assumed}"
+        workers = format_plural(table.rows[0].workers, "worker")
+        return f"{head}, {workers}{bound}: {table.why}{_describe_run(table.rows[0])}{assumed}"
     last = _row_of_headline(table)
     if table.phase == "training" and not STRATEGIES[last.strategy].divides_blocks:
         head += f", {last.strategy}"
@@ -148,12 +149,18 @@ def _headline(table: ScaleTable) -> str:
             low, high = last.efficiency_interval
             efficiency += f", {low:.0%} to {high:.0%} at 90%"
         answer += f", speed-up {last.speedup / last.baseline_workers:.4g} over {baseline} ({efficiency})"
-    if last.hours is not None:
-        cost = "" if last.cost_usd is None else f" and costs {_format_cost(last.cost_usd)} USD"
-        answer += f"; the run takes {format_hours(last.hours)}{cost}"
+    answer += _describe_run(last)
     if last.fits is False and last.memory_bytes is not None and table.usable_bytes is not None:
         answer += format_shortage(last.memory_bytes, table.usable_bytes)
     return f"{head}: {answer}{assumed}"
+
+
+def _describe_run(row: ScaleRow) -> str:
+    """Return the end of a headline that says how long a run takes and what it costs; empty without a run."""
+    if row.hours is None:
+        return ""
+    cost = "" if row.cost_usd is None else f" and costs {_format_cost(row.cost_usd)} USD"
+    return f"; the run takes {format_hours(row.hours)}{cost}"
 
 
 def _format_cost(usd: float) -> str:

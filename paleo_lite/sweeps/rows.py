@@ -279,7 +279,8 @@ def _serving_row(served: Serving) -> Row:
         "kv_cache": served.kv_cache,
         "usd_per_h": served.usd_per_h,
         "precision": served.precision,
-        "overloaded": "yes" if served.is_overloaded else "no",
+        # Of users who wait for their answers nobody arrives too fast.
+        "overloaded": None if served.offered_requests_per_s is None else "yes" if served.is_overloaded else "no",
         "meets": None if served.slo is None else "no" if served.slo["missed"] else "yes",
     }
     figures = {name: served.figures[name] for name in SERVING_FIGURES}

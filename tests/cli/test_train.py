@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from asked import scaling
 from paleo_lite.cli import main
+from paleo_lite.units import format_hours
 
 K80 = ("train", "resnet50", "--gpu", "k80-die", "--link", "ethernet20")
 DOCUMENTED = [
@@ -76,6 +77,14 @@ def test_advice_says_what_asks_for_the_best_row_alone() -> None:
     (row,) = answer(*shlex.split(found["command"])[1:])["rows"]
     for figure in ("strategy", "collective", "time_s", "interval", "memory_bytes"):
         assert row[figure] == found["rows"][0][figure]
+
+
+def test_the_first_line_of_advice_says_what_the_run_takes() -> None:
+    asked = ("train", "resnet18", "--gpu", "a100-sxm-80gb", "--workers", "8", "--samples", "1.28e6", "--epochs", "90")
+    (best, *_) = answer(*asked, "--advise")["rows"]
+    first_line = CliRunner().invoke(main, [*asked, "--advise"]).stdout.splitlines()[0]
+    assert f"; the run takes {format_hours(best['hours'])} and costs " in first_line
+    assert best["hours"] == pytest.approx(90 * 1.28e6 / best["throughput_per_s"] / 3600)
 
 
 @pytest.mark.spread(2)

@@ -358,6 +358,17 @@ def test_another_memory_of_a_device_names_the_option_that_states_it(name: str, m
         find_device(name)
 
 
+@pytest.mark.parametrize("name", ["k80+p100", "rtx3090+rtx3090", "RTX 3090 + RTX 4060 Ti 16GB"])
+def test_devices_joined_by_a_plus_sign_are_several(name: str) -> None:
+    with pytest.raises(BadValue, match=r"names several GPUs: `local` splits .* `--gpu [^+]*,[^+]*` compares them"):
+        find_device(name)
+
+
+@pytest.mark.parametrize("name", ["Ryzen AI Max+ 395", "AMD Ryzen AI Max+ 395", "max+ 395"])
+def test_a_plus_sign_in_a_name_joins_nothing(name: str) -> None:
+    assert find_device(name).id == "ryzen-ai-max-395"
+
+
 def test_every_jetson_is_embedded_and_nothing_else() -> None:
     """NVIDIA's modules for embedded systems are its Jetsons; the DGX Spark has a processor of desktops."""
     assert {device.id for device in list_devices() if device.embedded} == {

@@ -121,6 +121,14 @@ def test_requests_that_all_come_at_once_are_no_overload() -> None:
     assert at_once.offered_requests_per_s is None and not at_once.is_overloaded
 
 
+def test_overload_is_said_of_requests_that_arrive_at_a_rate_only() -> None:
+    asked: dict[str, Any] = {"gpu": ["h100-sxm", "h200-sxm"], "num_requests": 64}
+    closed = pl.serve("llama-3-8b", concurrency=64, **asked).to_dict()["rows"]
+    assert [row.get("overloaded") for row in closed] == [None, None]
+    opened = pl.serve("llama-3-8b", rate=[1, 1000], **{**asked, "gpu": "h100-sxm"}).to_dict()["rows"]
+    assert [row["overloaded"] for row in opened] == ["no", "yes"]
+
+
 def test_json_and_csv_of_the_command(serving: Serving) -> None:
     words = "serve llama-3-8b --gpu h100-sxm --rate 5 --num-requests 300"
     result = CliRunner().invoke(main, [*words.split(), "--format", "json"])
