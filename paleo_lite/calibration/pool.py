@@ -332,19 +332,17 @@ def _label_of_other_devices(
         origin = "pooled from"
         number = len({fit.id for fit in network_fits})
         is_included = False
-        missing = "no measurements of"
         spread = "other devices"
     else:
         origin = "pooled from single operations on"
         number = len({fit.id for fit in related})
         is_included = any(fit.id == device.id for fit in related)
-        missing = "no network was measured on"
         spread = "devices"
     label = f"{origin} {format_plural(number, 'device')} in {traits.precision}"
     if not is_included:
         label += ", not including this one"
-    note = f"{missing} {device.name} in {_describe_precision(traits)}: {WIDE_INTERVAL} the spread between {spread}"
-    return label, (note,)
+    measured = f"{device.name} in {_describe_precision(traits)}"
+    return label, (f"no network was measured on {measured}: {WIDE_INTERVAL} the spread between {spread}",)
 
 
 def _describe_precision(traits: Traits) -> str:

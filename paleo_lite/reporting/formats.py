@@ -89,8 +89,8 @@ def format_multiple(ratio: float) -> str:
 
 
 def format_gain(gain: float) -> str:
-    """Return a gain as a factor, or ``none``: ``1.05 x``."""
-    return "none" if abs(gain - 1) < 0.0005 else f"{gain:.2f} x"
+    """Return a gain as a multiple, or ``none``: ``1.05x``."""
+    return "none" if abs(gain - 1) < 0.0005 else format_multiple(gain)
 
 
 def format_error(error: float) -> str:

@@ -99,7 +99,7 @@ def test_prediction_states_that_the_device_was_not_measured() -> None:
         if one.id in measured and one.precision == "fp32" and one.software != SINGLE_OPERATIONS
     }
     assert f"pooled from {len(steps)} devices in fp32, not including this one" in text
-    assert "no measurements of GeForce GTX 1080 in fp32" in text and "at 80%" in text
+    assert "no network was measured on GeForce GTX 1080 in fp32" in text and "at 80%" in text
 
 
 @pytest.mark.parametrize(

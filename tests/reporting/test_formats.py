@@ -23,7 +23,7 @@ FORMS = {
     "format_kj": "0.01235",
     "format_ratio": "12.35",
     "format_multiple": "12.35x",
-    "format_gain": "12.35 x",
+    "format_gain": "12.35x",
     "format_error": "+1234.6%",
     "format_dollars": "12.35",
     "format_exact_seconds": "12.345678",
