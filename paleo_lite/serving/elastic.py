@@ -147,7 +147,7 @@ class ElasticFleet(Fleet):
                 time_s, _, happen = heappop(self.events)
                 happen(time_s)
             elif arrival_s <= next_s:
-                self._hand_over(*heappop(self.on_the_way))
+                self._hand_over_first()
             else:
                 self._step(self.next_s.index(next_s))
 
@@ -202,7 +202,7 @@ class ElasticFleet(Fleet):
         self.serving.remove(number)
         self._start(time_s)
         for request in lost:
-            heappush(self.on_the_way, (time_s, request, 0))
+            self._send(time_s, request, 0)
 
     def _requests_of(self, number: int) -> list[int]:
         """Return the requests that a replica has not answered."""

@@ -18,7 +18,19 @@ import numpy as np
 
 from .requests import Traffic
 from .routers import Router
-from .simulator import Replica
+from .simulator import TICK_S, Replica
+
+TICK_DIGITS = -round(math.log10(TICK_S))
+"""Decimal digits of seconds in whole ticks."""
+
+
+def in_ticks(time_s: float) -> float:
+    """Return a time in whole ticks, in which the times of different replicas are compared.
+
+    Replicas with the same work compute in step: otherwise the last bit of a time, in which processors differ, would
+    decide which of them gets a request.
+    """
+    return time_s if time_s == math.inf else round(time_s, TICK_DIGITS)
 
 
 class Stage(NamedTuple):
@@ -62,8 +74,8 @@ class Fleet:
             for request, before in enumerate(traffic.follows.tolist()):
                 if before >= 0:
                     self.followers.setdefault(before, []).append(request)
-        # Requests on their way to a stage, as (time, request, stage).
-        self.on_the_way: list[tuple[float, int, int]] = []
+        # Requests on their way to a stage, as (time in ticks, request, stage, time).
+        self.on_the_way: list[tuple[float, int, int, float]] = []
         # In a closed loop some sessions are open, of which a number of users have requests under way; of the others
         # one goes on, at random, when an answer ends.
         users = len(self.starts) if traffic.concurrency is None else min(traffic.concurrency, len(self.starts))
@@ -78,7 +90,7 @@ class Fleet:
         self.without_place: list[deque[int]] = [deque() for _ in stages[-1].replicas]
         self.has_place = [not self.keeps_places] * count
         for request in self.starts[:users]:
-            heappush(self.on_the_way, (self.sent_s[request], request, 0))
+            self._send(self.sent_s[request], request, 0)
 
     def run(self) -> None:
         """Run until all requests are answered, or the first ones that are wanted."""
@@ -87,11 +99,20 @@ class Fleet:
             if next_s > self.until_s:
                 return
             if self.on_the_way and self.on_the_way[0][0] <= next_s:
-                self._hand_over(*heappop(self.on_the_way))
+                self._hand_over_first()
             elif next_s == math.inf:
                 return
             else:
                 self._step(self.next_s.index(next_s))
+
+    def _send(self, time_s: float, request: int, number: int) -> None:
+        """Let a request be on its way to a stage until a time."""
+        heappush(self.on_the_way, (in_ticks(time_s), request, number, time_s))
+
+    def _hand_over_first(self) -> None:
+        """Hand over the request that is the first to get to its stage."""
+        _, request, number, time_s = heappop(self.on_the_way)
+        self._hand_over(time_s, request, number)
 
     def _hand_over(self, time_s: float, request: int, number: int) -> None:
         """Hand a request over to the replica of a stage that its router chooses."""
@@ -122,7 +143,7 @@ class Fleet:
         while waiting and replica.expect(waiting[0]):
             request = waiting.popleft()
             self.has_place[request] = True
-            heappush(self.on_the_way, (time_s, request, 0))
+            self._send(time_s, request, 0)
 
     def _step(self, index: int) -> None:
         """Let a replica take its next step, and pass on the requests that it has finished."""
@@ -147,7 +168,7 @@ class Fleet:
     def _look_at(self, index: int) -> None:
         """Note when a replica takes its next step, and that it may finish a request earlier or later."""
         number, replica = self.replicas[index]
-        self.next_s[index] = replica.next_s
+        self.next_s[index] = in_ticks(replica.next_s)
         if self.has_answers_before or number + 1 < len(self.stages):  # otherwise no other replica waits for it
             self.changed.add(index)
 
@@ -169,7 +190,7 @@ class Fleet:
     def _pass_on(self, number: int, request: int, time_s: float) -> None:
         """Send a request to the next stage; after the last one its user goes on."""
         if number + 1 < len(self.stages):
-            heappush(self.on_the_way, (time_s + self.handover_s[request], request, number + 1))
+            self._send(time_s + self.handover_s[request], request, number + 1)
             return
         self._note_answer(time_s)
         if self.keeps_places:
@@ -184,7 +205,7 @@ class Fleet:
             followers = [self._draw_ready()]
         for following in followers:
             self.sent_s[following] = time_s + self.wait_s[following]
-            heappush(self.on_the_way, (self.sent_s[following], following, 0))
+            self._send(self.sent_s[following], following, 0)
 
     def _note_answer(self, time_s: float) -> None:
         """Note that a request is answered; others may be answered before it that are not known yet."""

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 LEAST_TOGETHER = 32
 """Iterations of one prompt from which they are taken in one step: only tiny chunks are so many."""
 
+TICK_S = 1e-9
+"""Seconds that tell times of different replicas apart: what is no further apart is at the same time."""
+
 
 def check_requests(traffic: Traffic, room: CacheRoom, prefix_hit_rate: float) -> None:
     """Raise DoesNotFit for the first request whose own tokens, without those it shares, the cache does not hold."""
@@ -153,7 +156,7 @@ class Replica:
 
     def step(self) -> bool:
         """Take all iterations up to the next event; return whether there was anything left to do."""
-        if self.arriving and self.arriving[0][0] <= self.scheduled_s:
+        if self.arriving and self.arriving[0][0] <= self.scheduled_s + TICK_S:
             self._receive()
         if self.waiting.since_s:
             self._give_up_late(self.scheduled_s)
@@ -239,7 +242,7 @@ class Replica:
 
     def _receive(self) -> None:
         """Move requests that are known when the coming iteration is scheduled to the queue."""
-        while self.arriving and self.arriving[0][0] <= self.scheduled_s:
+        while self.arriving and self.arriving[0][0] <= self.scheduled_s + TICK_S:
             time_s, request, is_seen = heappop(self.arriving)
             if is_seen or not self.batch.sequences:
                 self._wait(request, time_s)
@@ -489,7 +492,7 @@ class Replica:
 
         An engine that schedules ahead does so when the iteration before begins. The coming one is scheduled already.
         """
-        iterations = math.ceil((time_s - self.now_s) / self._next_iteration_s())
+        iterations = math.ceil((time_s - self.now_s - 2 * TICK_S) / self._next_iteration_s())
         if self.engine.schedules_ahead:
             return max(iterations, 0) + 1
         return max(iterations, 1)
