@@ -6,6 +6,7 @@ Tests: reporting/scale.py, distributed/request.py, distributed/run.py, distribut
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
@@ -172,6 +173,20 @@ def test_ranked_strategies_are_cut_and_show_what_ranks_them():
     assert "Strategies, the best 2 of " in by_time
     assert "kWh per million" in by_time.partition("not shown")[2]
     assert "kWh per" in by_energy.partition("Strategies, the best 2 of ")[2].partition("not shown")[0]
+
+
+def test_the_strategy_of_least_energy_says_what_it_saves_and_takes():
+    """Against the strategy that advice on time recommends, both in the table."""
+    asked = ("train", "vgg16", "--gpu", "p100-sxm2", "--link", "nvlink1-x4", "--workers", "4", "--advise")
+    usual, found = answer(*asked, "time")["rows"][0], answer(*asked, "joules")
+    best = found["rows"][0]
+    assert best["strategy"] != usual["strategy"]
+    joules = [row["kwh_per_million"] for row in (best, usual)]
+    says = re.search(r"([0-9.]+)% less than (.*), which takes ([0-9.]+)% (more|less) time", found["why"])
+    assert says is not None and says[2] == usual["strategy"]
+    assert float(says[1]) / 100 == pytest.approx(1 - joules[0] / joules[1], abs=6e-4)
+    longer = usual["time_s"] / best["time_s"] - 1
+    assert (float(says[3]) / 100, says[4]) == (pytest.approx(abs(longer), abs=6e-4), "more" if longer > 0 else "less")
 
 
 def test_message_gives_the_largest_batch_that_fits():

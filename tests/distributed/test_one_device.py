@@ -111,6 +111,19 @@ def test_the_layers_save_all_or_a_plan_says_what_is_saved(config, checkpointing,
     assert predict_alone(job, 2, Settings(parallel=parallel)).is_saved_by_layers == expected
 
 
+@pytest.mark.parametrize("every", [2, 4])
+def test_a_part_of_the_blocks_is_computed_again(every: int) -> None:
+    """One block in two or four: that part of the time in which all are."""
+    question = Question(
+        "gpt2", "h100-sxm", precision="bf16", phase="training", sequence_length=512, training=TrainingOptions("adamw")
+    )  # fmt: skip
+    job = Job(*resolve_question(question))
+    asked = [{"recompute": "none"}, {"recompute": "full"}, {"recompute": "full", "recompute_every": every}]
+    settings = [Settings(parallel=ParallelConfig(execution="eager", **recomputed)) for recomputed in asked]  # type: ignore[arg-type]
+    none_s, all_s, part_s = (predict_alone(job, 2, each).prediction.terms.layers_s.sum() for each in settings)
+    assert all_s > none_s and part_s - none_s == pytest.approx((all_s - none_s) / every)
+
+
 @pytest.mark.thorough
 def test_a_tuned_stack_saves_what_fits() -> None:
     """Without an order the stack computes again as much as the memory needs, and no more where all of it fits."""

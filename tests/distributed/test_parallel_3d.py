@@ -28,7 +28,12 @@ from paleo_lite.distributed.pipeline_layout import place_stages
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.settings import STRAGGLERS, Settings
 from paleo_lite.distributed.stage_communication import _ring_step_s, gradient_communication_s, stage_transfer_s
-from paleo_lite.distributed.stage_memory import ReplicaGroup, micro_batches_in_flight, saved_activation_bytes
+from paleo_lite.distributed.stage_memory import (
+    ReplicaGroup,
+    micro_batches_in_flight,
+    replica_groups,
+    saved_activation_bytes,
+)
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
@@ -803,3 +808,12 @@ def test_dense_networks_have_no_activations_of_experts_to_compute_again():
         pl.train("llama-3-70b", **asked, recompute="selective:moe_act", execution="megatron")
     pl.train("qwen3-30b-a3b", gpu="h100-sxm", workers=16, tensor=2, expert_parallel=8, global_batch_size=16,
              recompute="selective:moe_act", execution="megatron")  # fmt: skip
+
+
+def test_experts_are_held_by_other_devices_than_the_rest_of_a_stage() -> None:
+    """Of 16 devices of a stage, two of a tensor group hold a part of the rest 8 times; 4 hold all experts, 4 times."""
+    config = ParallelConfig(tensor=2, context=2, expert=4)
+    dense, experts = replica_groups(config, Layout(data=4, micro_batches=1), expert_share=0.75)
+    assert dense == ReplicaGroup(0.25, replicas=8, stride=2)
+    assert experts == ReplicaGroup(0.75, replicas=4, stride=4)
+    assert replica_groups(config, Layout(data=4, micro_batches=1), 0.0) == [ReplicaGroup(1.0, 8, 2)]

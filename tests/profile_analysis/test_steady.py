@@ -34,7 +34,7 @@ from paleo_lite.profile_analysis.parameters import (
     parse_parameters,
 )
 from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, Signature, concatenate_runs, find_runs
-from paleo_lite.profile_analysis.steady import analyse_steady_state, parse_steps
+from paleo_lite.profile_analysis.steady import analyse_steady_state, find_iterations, parse_steps
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
 from strategies import CUTS, pieces
@@ -178,6 +178,16 @@ def test_iterations_of_a_loop():
     assert steady.profiler_flops == 125
     assert [item.op for item in steady.missing] == ["max_pool2d", "load"]
     assert any("iteration 1 of 12 left out" in note for note in steady.notes)
+
+
+def test_the_runs_of_an_iteration_have_its_number():
+    """The first run of the loop is in iteration 0; those before it, of which there are none here, have -1."""
+    runs = find_runs(loop(12, labelled={9, 10, 11}, tuning=40))
+    found = find_iterations(runs)
+    assert found is not None and set(found.number.tolist()) == set(range(12))
+    rows = runs.table["row"]
+    for number, start in enumerate(found.starts.tolist()):
+        assert found.number[rows == start].tolist() == [number]
 
 
 def test_overlapping_kernels_count_once():

@@ -15,7 +15,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.classes import RequestClass, parse_classes, with_classes
-from paleo_lite.serving.lengths import Lengths
+from paleo_lite.serving.lengths import DATASETS, Lengths
 from paleo_lite.serving.prepared import prepare
 from paleo_lite.serving.requests import generate_traffic
 
@@ -50,6 +50,12 @@ def test_equal_priorities_change_nothing() -> None:
     classes = [RequestClass("a", priority=3), RequestClass("b", priority=3)]
     plain, divided = (prepared.run(one)[0] for one in (traffic, with_classes(traffic, classes, 0)))
     assert np.array_equal(plain.finish_s, divided.finish_s)
+
+
+def test_lengths_of_a_data_set_are_those_of_its_prompts_and_answers() -> None:
+    (chat,) = parse_classes("classes:chat.input=azure-code,chat.output=azure-conversation")
+    assert chat.inputs is not None and chat.inputs.quantiles == DATASETS["azure-code"].input_quantiles
+    assert chat.outputs is not None and chat.outputs.quantiles == DATASETS["azure-conversation"].output_quantiles
 
 
 def test_the_least_urgent_request_is_given_up_first() -> None:
