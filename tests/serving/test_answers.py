@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -26,7 +28,7 @@ from paleo_lite.serving import notes as serving_notes
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import mark_front
 from paleo_lite.serving.figures import FIGURES
-from paleo_lite.serving.outcomes import LATENCIES, MOST_NOTES, ReplicaLog
+from paleo_lite.serving.outcomes import LATENCIES, MOST_NOTES, ReplicaLog, share_within
 from paleo_lite.serving.slo import Objective, parse_slo
 from paleo_lite.units import format_si
 
@@ -545,3 +547,15 @@ def test_users_whom_equal_answers_do_not_delay_are_told_nothing() -> None:
     for options in ({"concurrency": 64}, {"engine": "sglang", "rate": 5}, {"engine": "sglang", "concurrency": 1}):
         notes = pl.serve("llama-3-8b", gpu="h100-sxm", num_requests=300, **options).notes
         assert not any(note.startswith("answers of equal length") for note in notes)
+
+
+def test_answers_of_one_token_have_no_time_between_tokens() -> None:
+    """By hand: 0.1 s to the first token in both; the longer answer takes 0.9 s for its other nine tokens."""
+    outcome = SimpleNamespace(
+        arrival_s=np.array([0.0, 1.0]), first_token_s=np.array([0.1, 1.1]), finish_s=np.array([0.1, 2.0]),
+        output_tokens=np.array([1, 10]),
+    )  # fmt: skip
+    for limit_s, share in ((0.0, 0.5), (0.05, 0.5), (0.2, 1.0)):
+        assert share_within([outcome], [("tpot", limit_s)]) == share  # type: ignore[list-item]
+    assert share_within([outcome], [("ttft", 0.2), ("latency", 0.5)]) == 0.5  # type: ignore[list-item]
+    assert share_within([outcome], [("ttft", 0.05)]) == 0.0  # type: ignore[list-item]
