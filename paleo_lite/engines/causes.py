@@ -49,6 +49,7 @@ def with_factors(constants: EngineConstants, logs: Mapping[str, float], learned:
             request_s=host.request_s * request,
             request_token_s=host.request_token_s * request,
             request_kernel_s=host.request_kernel_s * request,
+            request_expert_s=host.request_expert_s * request,
             request_iterations=host.request_iterations * request,
         )
     return msgspec.structs.replace(constants, company=(*constants.company, *company), hosts=hosts, learned=learned)

@@ -185,6 +185,9 @@ class Host(msgspec.Struct, frozen=True):
     # Per request and kernel of its prompt's iteration, in the closed loops of benchmarks: engines launch these kernels
     # one by one. Times per token show that iterations with prompts do not take so much longer.
     request_kernel_s: float = 0.0
+    # Per request and layer of experts of its prompt's iteration, besides, in the same loops: what the host does to
+    # start such a layer, which takes TensorRT-LLM's tuner of kernels a millisecond (its pull request 13116).
+    request_expert_s: float = 0.0
 
 
 class Learned(msgspec.Struct, frozen=True, eq=False):

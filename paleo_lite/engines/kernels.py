@@ -119,7 +119,12 @@ class CountedKernel(msgspec.Struct, frozen=True):
 
 def have_experts(kernels: Iterable[CountedKernel]) -> bool:
     """Return whether kernels of a mixture of experts are among some."""
-    return any(isinstance(counted.kernel, ExpertsKernel) for counted in kernels)
+    return count_expert_layers(kernels) > 0
+
+
+def count_expert_layers(kernels: Iterable[CountedKernel]) -> int:
+    """Return the layers of experts of an iteration."""
+    return sum(counted.count for counted in kernels if isinstance(counted.kernel, ExpertsKernel))
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from ..engines.blocks import sampled_logits
 from ..engines.causes import HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.constants import EngineConstants, Host
 from ..engines.division import ONE_DEVICE, LinkedDevices
-from ..engines.kernels import CountedKernel, ExchangeKernel, Load
+from ..engines.kernels import CountedKernel, ExchangeKernel, Load, count_expert_layers
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels, place_kernels
 from ..engines.records import SERVERS, find_server
@@ -36,11 +36,18 @@ if TYPE_CHECKING:
 
 
 def with_host(
-    server: Server, host: Host, logits: float, sampling: str | None = None, *, prompt_launches: int = 0
+    server: Server,
+    host: Host,
+    logits: float,
+    sampling: str | None = None,
+    *,
+    prompt_launches: int = 0,
+    expert_layers: int = 0,
 ) -> Server:
     """Return an engine with the time of its host as it was fitted to servers, for a vocabulary of some logits.
 
-    `prompt_launches` is the number of kernels of an iteration with a prompt.
+    `prompt_launches` is the number of kernels of an iteration with a prompt, and `expert_layers` that of its layers of
+    experts.
 
     Clients sample as usual unless one of `paleo_lite.engines.records.record.SAMPLINGS` is given.
     """
@@ -54,7 +61,7 @@ def with_host(
         sequence_overhead_s=logit_s * logits,
         request_overhead_s=host.request_s,
         request_token_s=host.request_token_s,
-        request_kernels_s=host.request_kernel_s * prompt_launches,
+        request_kernels_s=host.request_kernel_s * prompt_launches + host.request_expert_s * expert_layers,
         request_iterations=host.request_iterations,
     )
 
@@ -73,7 +80,14 @@ def with_fitted_host(server: Server, kernels: EngineKernels | None, sampling: st
         return server
     decode, prefill = (kernels.of_iteration(phase, CHECKED_CONTEXT) for phase in ("decode", "prefill"))
     launches = sum(counted.launches for counted in prefill)
-    return with_host(server, kernels.step.host, sampled_logits(decode), sampling, prompt_launches=launches)
+    return with_host(
+        server,
+        kernels.step.host,
+        sampled_logits(decode),
+        sampling,
+        prompt_launches=launches,
+        expert_layers=count_expert_layers(prefill),
+    )
 
 
 class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):

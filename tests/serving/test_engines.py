@@ -135,6 +135,13 @@ def test_requests_wait_by_the_kernels_of_a_prompt() -> None:
     assert with_host(SERVERS["vllm"], host, 128_000, prompt_launches=400).request_kernels_s == pytest.approx(12e-3)
 
 
+def test_requests_wait_by_the_layers_of_experts_of_a_prompt() -> None:
+    """400 kernels of 30 us, and 36 layers of experts of 1 ms, as gpt-oss-120b has."""
+    host = Host(1e-3, 1e-11, 5e-3, 1e-6, 2.0, 0.2, request_kernel_s=3e-5, request_expert_s=1e-3)
+    server = with_host(SERVERS["vllm"], host, 128_000, prompt_launches=400, expert_layers=36)
+    assert server.request_kernels_s == pytest.approx(48e-3)
+
+
 def test_vllm_searches_for_the_nucleus_since_0_17() -> None:
     """Pull request 33538: 512 sequences of 32,768 logits take 0.70 ms with top-p, and 1,024 take 1.38 ms."""
     host = Host(1e-3, 0.0, 5e-3, 1e-6, 2.0, 0.2, nucleus_logit_s=3e-10)

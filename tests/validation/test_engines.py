@@ -464,6 +464,25 @@ def test_first_tokens_wait_for_the_host_by_the_kernels_of_a_prompt() -> None:
     assert many_tpot_s == few_tpot_s
 
 
+def test_first_tokens_wait_for_the_host_by_the_layers_of_experts() -> None:
+    """58 layers of 1 ms each; the time per token has no such part."""
+    times = steps.StepTimes({("products", "bf16"): 0.001}, {("products", "bf16"): 0.004})
+    dense, mixture = (
+        steps.StepParts(
+            SERVER, times, times, times, prompts_per_token=0.1, logits=1e5, prompt_launches=400, variance=0.01,
+            expert_layers=layers,
+        )
+        for layers in (0, 58)
+    )  # fmt: skip
+    host = Host(1e-3, 0.0, 5e-3, 0.0, 1.0, 0.2, request_expert_s=1e-3)
+    constants = EngineConstants({}, hosts={SERVER.engine: host})
+    (dense_tpot_s, dense_s), (mixture_tpot_s, mixture_s) = (
+        steps.predict_steps(one, constants) for one in (dense, mixture)
+    )
+    assert mixture_s - dense_s == pytest.approx(58e-3)
+    assert mixture_tpot_s == dense_tpot_s
+
+
 def test_times_of_requests_need_the_first_tokens_of_two_networks() -> None:
     """Under SGLang they are of one network here, and 0.05 is the deviation; under vLLM of two."""
     names = [("sglang", "qwen3-8b"), ("vllm", "qwen3-8b"), ("vllm", "llama-3.1-8b")]
@@ -474,8 +493,11 @@ def test_times_of_requests_need_the_first_tokens_of_two_networks() -> None:
     found = steps._Model._host_deviations(model, servers).reshape(-1, 2)
     by_time = dict(zip(steps.TYPICAL_HOST, found.tolist()))
     assert by_time["iteration_s"] == [steps.HOST_DEVIATION] * 2
-    times = [by_time[name] for name in ("request_s", "request_token_s", "request_iterations")]
-    assert times == [[0.05, steps.REQUEST_DEVIATION]] * 3
+    assert [by_time[name] for name in ("request_s", "request_token_s")] == [[0.05, steps.REQUEST_DEVIATION]] * 2
+    # Engines launch kernels and look for requests alike; what starts a layer of experts is their own, and says nothing
+    # of the first tokens of networks without.
+    assert [by_time[name] for name in ("request_iterations", "request_kernel_s")] == [[0.05, steps.HOST_DEVIATION]] * 2
+    assert by_time["request_expert_s"] == [steps.REQUEST_DEVIATION] * 2
 
 
 def test_first_tokens_of_unstated_versions_of_sglang_are_left_out() -> None:

@@ -75,7 +75,7 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
     is_steady = is_steady and server.script.gathering is None
     if server.ttft_s and is_steady and np.isfinite(ttft_s):
         front_end_s = host.request_s + host.request_token_s * server.mean_input + host.request_iterations * tpot_s
-        front_end_s += host.request_kernel_s * part.prompt_launches
+        front_end_s += host.request_kernel_s * part.prompt_launches + host.request_expert_s * part.expert_layers
         shares = first_token_shares(
             shares_of(seconds), ttft_s=ttft_s, prompt_s=_prompt_s(part, constants), front_end_s=front_end_s
         )
