@@ -350,6 +350,7 @@ def _deployments(
             "batch_wait_iterations": settings.get("batch-wait-iterations"),
             "batch_wait_share": settings.get("batch-wait-share"),
             "captured_sequences": settings.get("captured-sequences"),
+            "stream_interval": settings.get("stream-interval"),
             "overhead_s": settings.get("overhead"),
         },
         expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),

@@ -73,6 +73,7 @@ ENGINE_SETTINGS = KeyValues(
         "batch-wait-iterations": INTEGER,
         "batch-wait-share": Number(0, 1),
         "captured-sequences": INTEGER,
+        "stream-interval": INTEGER,
         "sampling": Names("sampling", ".engines.records.record:SAMPLINGS"),
         "overhead": Quantity("s", unit_required=True),
         "stage-blocks": click.STRING,
@@ -279,8 +280,9 @@ class Serve(
         "prompts wait at most until an iteration has batch-wait-share=FRACTION of its tokens or, with "
         "--attention-data-parallel, each rank a prompt: tensorrt-llm), captured-sequences=N (of a rank, up to which "
         "CUDA graphs are replayed; larger batches wait for the launches of their kernels; default: all), "
-        "sampling=nucleus|greedy (how clients let vllm choose tokens: top-p or top-k, the default of vllm and "
-        "vllm-0.16, or the most likely, that of vllm-0.13), overhead=TIME (per iteration, in which the device waits "
+        "stream-interval=N (tokens that are sent to a client together: tensorrt-llm), sampling=nucleus|greedy (how "
+        "clients let vllm choose tokens: top-p or top-k, the default of vllm and vllm-0.16, or the most likely, that "
+        "of vllm-0.13), overhead=TIME (per iteration, in which the device waits "
         "for scheduler and sampling, such as '1 ms'), stage-blocks=N+N (blocks of every stage of --pipeline, as "
         "VLLM_PP_LAYER_PARTITION states them); LoRA: adapters=N (of which each request asks for one), adapter-rank=N "
         "(16), adapter-slots=N (in memory and in a batch at a time, 1), adapter-skew=NUMBER (of their popularity, 0: "

@@ -34,6 +34,7 @@ from .notes import (
     rounds_notes,
     short_run_notes,
     stall_notes,
+    streaming_notes,
     unsteady_notes,
 )
 from .outcomes import share_within
@@ -361,6 +362,7 @@ def _traffic_notes(
         found += unsteady_notes(prepared, traffic, saturation_per_s)
         found += rounds_notes(traffic, answered_per_s, saturation_per_s)
     found += front_end_notes(prepared, traffic, expected.latencies["ttft_s"]["p50"])
+    found += streaming_notes(prepared, traffic, expected.figures["output_tokens_per_s"])
     found += in_step_notes(prepared, traffic, expected.latencies["ttft_s"]["p90"])
     found += stall_notes(prepared, traffic)
     if prepared.deployment.elasticity is None and prepared.deployment.admission is None:

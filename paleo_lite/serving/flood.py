@@ -53,9 +53,9 @@ class _FloodedReplica(Replica):
         """Return the time of one iteration that decodes the present sequences, and note that of each level."""
         return self._iteration_s(ScheduledTokens(self.batch.sequences, cached_tokens))
 
-    def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
+    def _pass_time(self, time_s: float, iterations: int, decoding: int, first_tokens: int = 0) -> None:
         """Let time pass at all levels; what is loaded takes as long at each."""
-        super()._pass_time(time_s, iterations, decoding)
+        super()._pass_time(time_s, iterations, decoding, first_tokens)
         loading_s = time_s - iterations * self.iteration_by_level_s[0]
         ends_s = [
             end_s + iterations * iteration_s + loading_s

@@ -259,6 +259,7 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
         "given_block_tokens": None if engine.block_tokens == usual.block_tokens else engine.block_tokens,
         "memory_fraction": engine.memory_fraction,
         "receive_interval": _above_one(engine.receive_interval),
+        "stream_interval": _above_one(engine.stream_interval),
         "given_captured": engine.captured_sequences,
         "captured": engine.captured_sequences or engine.max_sequences,
         "pads_captured": True,

@@ -174,6 +174,27 @@ def front_end_notes(prepared: PreparedDeployment, traffic: Traffic, ttft_s: floa
     ]
 
 
+STREAMED_SHARE = 0.8
+"""Share of the tokens that a process can stream from which on clients wait for it."""
+
+
+def streaming_notes(prepared: PreparedDeployment, traffic: Traffic, tokens_per_s: float | None) -> list[str]:
+    """Return a note where answers have nearly as many tokens per second as the process that streams them can send."""
+    engine = prepared.engine
+    if prepared.prefill is not None or not engine.response_s or not tokens_per_s:
+        return []
+    most_per_s = engine.stream_interval / engine.response_s
+    if tokens_per_s < STREAMED_SHARE * most_per_s * prepared.deployment.replicas:
+        return []
+    who = "users wait for it"
+    if traffic.concurrency is None:
+        who = "clients that stream answers over HTTP would wait for it, and latencies and rates leave it out"
+    return [
+        f"one process of a server of {engine.program} streams all answers, at most {most_per_s:,.0f} tokens per "
+        f"second: {who}; `--engine-settings stream-interval=N` sends N tokens together"
+    ]
+
+
 def stall_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
     """Return a note on the stall of pools that are not warm, which the intervals of split pools contain."""
     if prepared.prefill is None or len(prepared.levels) == 1:

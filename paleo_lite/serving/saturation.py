@@ -140,6 +140,7 @@ def _in_turn(prepared: PreparedDeployment) -> PreparedDeployment:
         request_kernels_s=0.0,
         request_iterations=0.0,
         receive_interval=1,
+        response_s=0.0,
     )
     prefill = None if prepared.prefill is None else _in_turn(prepared.prefill)
     return msgspec.structs.replace(prepared, engine=engine, prefill=prefill)

@@ -26,6 +26,7 @@ from .iteration_times import ScheduledTokens
 from .outcomes import Outcome, ReplicaLog, ReplicaStep
 from .prefix_cache import BlocksOfRequests, PrefixesOfRequests, Tier
 from .requests import Traffic
+from .streaming import Stream, streams_answers
 from .timed_engine import TimedEngine
 from .waiting import Arrivals, WaitingLine
 
@@ -104,6 +105,9 @@ class Replica:
         # Whether the first waiting request has no place, or no room, until blocks are given back or a prompt is
         # computed. Where an engine reserves room for answers, that changes while sequences grow; tiers note every look.
         self.is_blocked, self.stays_without_room = False, engine.reserved_output == 0 and not tiers
+
+        # The process that sends answers to clients; None where they do not wait for it.
+        self.stream = Stream(engine) if streams_answers(engine, options, traffic) else None
 
         # Whether waiting prompts wait for others, and the iterations for which they have done so.
         self.is_batch_waiting, self.batch_waited_iterations = False, 0
@@ -416,7 +420,7 @@ class Replica:
             scheduled = ScheduledTokens(decoding, self.batch.cached_tokens, chunks, len(completed), ranks)
         time_s = self._iteration_s(scheduled)
         time_s += self._take_loading_s(time_s)
-        self._pass_time(time_s, 1, decoding)
+        self._pass_time(time_s, 1, decoding, len(completed))
         if decoding:
             self._advance(1)
         for request in completed:
@@ -552,7 +556,7 @@ class Replica:
         tokens = self.inputs[request] + self.decoded[request]
         self.is_blocked = False
         if math.isnan(self.log.first_token_s[request]):
-            self.log.first_token_s[request] = self.now_s
+            self.log.first_token_s[request] = self._seen_s()
             if self.is_fed:
                 self.pending_tokens -= self.pending_of.pop(request, 0)
         if self.prefixes is not None:
@@ -613,16 +617,20 @@ class Replica:
 
     def _finish(self, request: int) -> None:
         """Record the end of a request; in a closed loop its user sends the next one."""
-        self.log.finish_s[request] = self.now_s
+        self.log.finish_s[request] = seen_s = self._seen_s()
         if self.is_fed:
             self.finished.append(request)
             return
         self.answered += 1
         if self.arriving.is_closed:
-            self.arriving.send_next(self.answered, self.now_s)
+            self.arriving.send_next(self.answered, seen_s)
 
-    def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
-        """Let time pass."""
+    def _seen_s(self) -> float:
+        """Return the time at which clients have what the last iteration gave them."""
+        return self.now_s if self.stream is None else self.stream.seen_s
+
+    def _pass_time(self, time_s: float, iterations: int, decoding: int, first_tokens: int = 0) -> None:
+        """Let time pass in iterations, which decode some sequences and give some first tokens."""
         if self.options.records_steps:
             waiting = len(self.waiting) + len(self.arriving)
             step = ReplicaStep(
@@ -632,6 +640,8 @@ class Replica:
         self.now_s += time_s
         self.scheduled_s = self.now_s - time_s / iterations if self.engine.schedules_ahead else self.now_s
         self.is_idle = False
+        if self.stream is not None:
+            self.stream.send(self.now_s, iterations, time_s / iterations, decoding, first_tokens)
         if self.adapters is not None and self.adapters.is_waited_for:
             self.log.adapter_wait_s += time_s
         # Sequences that pause while prompts are computed have begun their answers, too.

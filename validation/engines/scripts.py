@@ -33,6 +33,7 @@ class Script(NamedTuple):
     most_tokens: int | None = None  # tokens of an iteration
     memory_fraction: float | None = None  # of the memory that weights and cache may take, or of the free memory
     receive_interval: int = 1  # decoding iterations between looks for new requests, an option of SGLang
+    stream_interval: int = 1  # tokens that are sent to a client together, an option of TensorRT-LLM
 
 
 FP8_CACHES = {
@@ -76,6 +77,13 @@ LEAST_TOKENS = 8192
 OSS_TOKENS = 20_000
 """Tokens of an iteration of gpt-oss under TensorRT-LLM (``gptoss_fp4_b200_trt.sh`` and ``gptoss_fp4_h200_trt.sh``)."""
 
+STREAM_INTERVAL, OSS_STREAM_INTERVAL = 10, 20
+"""Tokens that TensorRT-LLM sends together (``dsr1_fp4_b200_trt.sh``, ``70b_fp8_h200_trt_slurm.sh``), and those of
+gpt-oss (``gptoss_fp4_b200_trt_slurm.sh``).
+
+The scripts for gpt-oss and Llama also start processes of their own for streaming (``num_postprocess_workers``).
+"""
+
 MEMORY_FRACTIONS = {
     ("tensorrt-llm", "deepseek-r1", "h200-sxm", "fp8"): 0.75,  # dsr1_fp8_h200_trt_slurm.sh
     ("tensorrt-llm", "deepseek-r1", "b200", "fp8"): 0.8,  # dsr1_fp8_b200_trt.sh
@@ -101,6 +109,7 @@ def script_of(server: PublishedServer) -> Script:
         _most_tokens(server),
         _memory_fraction(server),
         _receive_interval(server),
+        _stream_interval(server),
     )
 
 
@@ -153,3 +162,10 @@ def _receive_interval(server: PublishedServer) -> int:
     if server.engine != "sglang" or not server.name.startswith("2026_") or server.gpu not in RECEIVING_DEVICES:
         return 1
     return 30 if server.concurrency >= MANY_USERS else 10
+
+
+def _stream_interval(server: PublishedServer) -> int:
+    """Return the tokens that are sent to a client together (``stream_interval`` of all scripts for TensorRT-LLM)."""
+    if server.engine != "tensorrt-llm":
+        return 1
+    return OSS_STREAM_INTERVAL if server.network == "gpt-oss-120b" else STREAM_INTERVAL

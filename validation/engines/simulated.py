@@ -83,6 +83,8 @@ def simulate_server(server: PublishedServer) -> Any:
     script = server.script
     if script.receive_interval > 1:
         settings["receive_interval"] = script.receive_interval
+    if script.stream_interval > 1:
+        settings["stream_interval"] = script.stream_interval
     if not server.is_captured:
         settings["captured_sequences"] = 1
     if script.most_tokens is not None:

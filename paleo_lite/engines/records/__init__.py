@@ -92,6 +92,7 @@ _SETTINGS_OF_SOME = {
         "batch-wait-iterations", lambda server: server.batch_wait_iterations is not None
     ),
     "batch_wait_share": _SettingOfSome("batch-wait-share", lambda server: server.batch_wait_iterations is not None),
+    "stream_interval": _SettingOfSome("stream-interval", lambda server: server.response_s > 0),
     "captured_sequences": _SettingOfSome("captured-sequences", lambda server: server.captures_graphs),
 }
 

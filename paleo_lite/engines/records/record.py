@@ -42,6 +42,7 @@ _OPTIONS = {
     "receive_interval": "--engine-settings receive-interval",
     "batch_wait_iterations": "--engine-settings batch-wait-iterations",
     "captured_sequences": "--engine-settings captured-sequences",
+    "stream_interval": "--engine-settings stream-interval",
 }
 """Options of the command for limits that have another name there."""
 
@@ -362,6 +363,10 @@ class Server(Engine, frozen=True, kw_only=True):
     # all that run at the same time.
     captures_graphs: bool = False
     captured_sequences: int | None = None
+    # Seconds of the process that streams all answers to clients, per response, 0 where they are not known; and the
+    # tokens of an answer that it sends together, after the first one.
+    response_s: float = 0.0
+    stream_interval: int = 1
     # Whether the host works in every iteration; otherwise its time is that of all iterations between two looks.
     works_between_looks: bool = True
     # Whether an iteration is scheduled while the one before it runs, so that a request waits for the iteration in
@@ -373,7 +378,7 @@ class Server(Engine, frozen=True, kw_only=True):
     limits_on: Callable[[Device], dict[str, int]] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_batched_tokens", "max_sequences", "block_tokens", "receive_interval"):
+        for name in ("max_batched_tokens", "max_sequences", "block_tokens", "receive_interval", "stream_interval"):
             value = getattr(self, name)
             check_integer(f"`{_OPTIONS.get(name, '--' + name.replace('_', '-'))}`", value, 1)
         check_integer("`--chunked-prefill`", self.chunked_prefill, 0)
@@ -399,6 +404,7 @@ class Server(Engine, frozen=True, kw_only=True):
             overhead_s=overhead_s,
             sequence_overhead_s=self.sequence_overhead_s * factor,
             draft_pass_s=self.draft_pass_s * factor,
+            response_s=self.response_s * factor,
         )
 
     def describe(self, ranks: int = 1) -> str:
