@@ -41,7 +41,7 @@ def local_page(prediction: LocalPrediction) -> Document:
             f"{prediction.prompt_tokens:,} tokens",
         ),
         ("per token", f"{format_si(prediction.token_s, 's')}{format_at_90(prediction.token_interval_s)}"),
-        ("blocks", _describe_blocks(prediction)),
+        ("blocks", describe_blocks(prediction)),
         (
             "memory",
             f"{format_si(on_device, 'B')} of {format_si(prediction.usable_bytes, 'B')} usable: weights "
@@ -58,9 +58,9 @@ def local_page(prediction: LocalPrediction) -> Document:
     return Document(headline, facts, [], prediction.notes)
 
 
-def _describe_blocks(prediction: LocalPrediction) -> str:
-    """Return how many blocks are on the device, and whose experts are not."""
-    text = f"{prediction.gpu_blocks} of {prediction.blocks} on the device"
+def describe_blocks(prediction: LocalPrediction) -> str:
+    """Return how many blocks are on the devices, and whose experts are not."""
+    text = f"{prediction.gpu_blocks} of {prediction.blocks} on the device{'s' if prediction.gpus > 1 else ''}"
     if prediction.cpu_expert_blocks:
         text += f", without the experts of {prediction.cpu_expert_blocks}"
     return text

@@ -15,6 +15,7 @@ from ..own_machines.predict import LocalPrediction
 from ..reinforcement.answer import RlAnswer
 from ..reporting.answers import memory_fact
 from ..reporting.formats import format_3_digits, format_time_short
+from ..reporting.local import describe_blocks, devices_of
 from ..reporting.side_by_side import describe_bounds
 from ..serving.answers import Serving
 from ..sweeps.comparison import Comparison
@@ -143,15 +144,14 @@ def _rl_card(answer: RlAnswer) -> Card:
 
 def _local_card(prediction: LocalPrediction) -> Card:
     low_s, high_s = prediction.token_interval_s
-    prefix = "" if prediction.gpus == 1 else f"{prediction.gpus} x "
     return Card(
-        f"{prefix}{prediction.device}",
+        devices_of(prediction),
         f"in {prediction.weights}",
         f"{format_3_digits(1 / prediction.token_s)} tokens/s",
         _lines(
             f"{format_3_digits(1 / high_s)} to {format_3_digits(1 / low_s)} at 90%",
             f"{format_3_digits(prediction.prompt_tokens_per_s)} tokens/s of the prompt",
-            f"{prediction.gpu_blocks} of {prediction.blocks} blocks on the device",
+            f"blocks: {describe_blocks(prediction)}",
             f"context of up to {prediction.largest_context:,} tokens",
         ),
     )

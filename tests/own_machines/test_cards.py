@@ -16,6 +16,8 @@ from paleo_lite.own_machines.memory import usable_bytes
 from paleo_lite.own_machines.predict import LocalPrediction
 from paleo_lite.own_machines.question import LocalQuestion
 from paleo_lite.own_machines.split import room_bytes, split_layers
+from paleo_lite.reporting.charts.local import local_chart
+from paleo_lite.web.cards import _local_card
 
 SMALL, LARGE = "rtx4060ti-16gb", "rtx3090"
 
@@ -161,3 +163,11 @@ def test_a_backend_of_both_makers() -> None:
     assert found.backend == "vulkan" and found.gpus == 2
     with pytest.raises(BadValue):
         together(LARGE, "rx7900xtx")
+
+
+def test_every_view_names_all_cards() -> None:
+    prediction = together(LARGE, SMALL, SMALL)
+    named = "GeForce RTX 3090 + 2 x GeForce RTX 4060 Ti 16GB"
+    assert prediction.document().title.startswith(f"llama-3.1-8b in q4_k_m on {named}, llama.cpp: ")
+    assert _local_card(prediction).device == named
+    assert local_chart(prediction).to_dict()["title"]["text"] == f"llama-3.1-8b in q4_k_m on {named}"

@@ -185,7 +185,7 @@ def test_page() -> None:
     found = predict_local("llama-3-8b", "rtx3090", LocalQuestion(gpus=2))
     document = found.document()
     assert document.title.startswith("llama-3-8b in q4_k_m on 2 x GeForce RTX 3090, llama.cpp: ")
-    assert dict(document.facts)["blocks"] == "32 of 32 on the device"
+    assert dict(document.facts)["blocks"] == "32 of 32 on the devices"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def local_chart(answer: LocalAdvice | LocalPrediction) -> Any:
     colour = alt.Color("group:N", title=None, legend=legend, scale=alt.Scale(domain=shown, range=colours))
     shape = alt.Shape("group:N", title=None, legend=legend, scale=alt.Scale(domain=shown, range=shapes))
     base = alt.Chart(inline_data(rows)).encode(
-        y=alt.Y("name:N", sort=[row["name"] for row in rows], title=None, axis=alt.Axis(labelLimit=240))
+        y=alt.Y("name:N", sort=[row["name"] for row in rows], title=None, axis=alt.Axis(labelLimit=420))
     )
     panels = []
     for key, title in (("answer", "tokens per second of an answer"), ("prompt", "tokens per second of a prompt")):
@@ -80,11 +80,11 @@ def _title(predictions: tuple[LocalPrediction, ...], by_formats: bool) -> str:
     """Return what the first row says."""
     best = predictions[0]
     if len(predictions) == 1:
-        return f"{best.network} in {best.weights} on {best.device}"
+        return f"{best.network} in {best.weights} on {devices_of(best)}"
     if by_formats:
         verdict = "is the best format that fits" if best.is_whole else "is the fastest; none fits wholly"
-        return f"{best.network} on {best.device}: {best.weights} {verdict}"
-    return f"{best.network} in {best.weights}: {best.device} is the fastest"
+        return f"{best.network} on {devices_of(best)}: {best.weights} {verdict}"
+    return f"{best.network} in {best.weights}: {devices_of(best)} is the fastest"
 
 
 def _subtitle(predictions: tuple[LocalPrediction, ...], drawn: int) -> list[str]:
