@@ -263,6 +263,13 @@ def predict_local(
     )
 
 
+def time_on_each(contents: Contents, devices: Sequence[Device], question: LocalQuestion) -> list[float]:
+    """Return the seconds of a token on each of several devices, if it held all of a network."""
+    backend, context = _backend_of(devices, question), question.context_of(contents)
+    whole = place(contents, contents.blocks + 1, 0, False)
+    return [device_token_s(contents, whole, each, constants_of(backend, each), context) for each in devices]
+
+
 def _check_shared_memory(contents: Contents, device: Device, needed_bytes: float, question: LocalQuestion) -> None:
     """Raise DoesNotFit if a device and the processor that shares its memory need more than there is."""
     there_bytes = shared_bytes(device, question.memory_bytes)

@@ -47,6 +47,22 @@ def split_layers(devices: Sequence[Device], question: LocalQuestion, blocks: int
     return [DevicesOfKind(kinds[name], len(of_its), sum(of_its), max(of_its)) for name, of_its in of_kind.items()]
 
 
+def fill_fastest(
+    devices: Sequence[Device],
+    token_s: Sequence[float],  # of each device, if it held all blocks
+    needed_bytes: float,  # of all devices together
+    question: LocalQuestion,
+    blocks: int,
+) -> tuple[float, ...]:
+    """Return the blocks on each device, with the head as one more, if the fastest devices hold as many as they can."""
+    left, placed = blocks + 1, dict.fromkeys(range(len(devices)), 0)
+    for number in sorted(placed, key=lambda number: token_s[number]):
+        room = int(usable_bytes(devices[number], question.memory_bytes) / needed_bytes * (blocks + 1))
+        placed[number] = min(room, left)
+        left -= placed[number]
+    return tuple(map(float, placed.values()))
+
+
 def names_of(kinds: Sequence[DevicesOfKind]) -> str:
     """Return the name of the only kind of device, or those of all kinds, with how many there are."""
     if len(kinds) == 1:
