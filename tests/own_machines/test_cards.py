@@ -185,7 +185,7 @@ def test_the_fastest_card_is_filled_first(first: int, expected: tuple[int, int])
 
 
 def test_a_faster_split_is_named() -> None:
-    """A user's three cards: 13.0 tokens/s by memory and 15.6 with a split tuned by hand (the source of `compare cards`).
+    """A user's three cards: 13.0 tokens/s by memory and 15.6 with a split tuned by hand (validation/local/cards.csv).
 
     The speed that the note names is that of its split.
     """

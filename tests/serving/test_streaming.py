@@ -1,7 +1,4 @@
-"""The process that streams answers: backlog by hand, the rate that it leaves to users, and who waits for it.
-
-Tests: serving/streaming.py, serving/notes.py.
-"""
+"""The process that streams answers: backlog by hand, the rate that it leaves to users, and who waits for it."""
 
 from __future__ import annotations
 
