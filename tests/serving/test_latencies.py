@@ -124,10 +124,10 @@ def test_widths_are_of_the_interval_that_answers_print(pools: dict[str, str], ar
 
 
 @pytest.mark.parametrize(
-    ("users", "expected"), [(0, 0.3), (8, 0.3), (64, 0.3), (128, math.hypot(0.3, 0.5)), (512, math.sqrt(0.84))]
+    ("users", "expected"), [(0, 0.3), (8, 0.3), (64, 0.3), (128, math.hypot(0.3, 0.4)), (512, math.sqrt(0.57))]
 )
 def test_first_tokens_deviate_more_by_the_doublings_of_64_users(users: float, expected: float) -> None:
-    """Each doubling adds a variance of 0.25: three of them to 0.09 are 0.84."""
+    """Each doubling adds a variance of 0.16: three of them to 0.09 are 0.57."""
     assert crowd_deviations({FIRST_TOKEN: 0.3}, users) == {FIRST_TOKEN: pytest.approx(expected)}
     assert crowd_deviations({}, users) == {}
 
